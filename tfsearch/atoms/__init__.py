@@ -1,0 +1,1 @@
+"""Atoms: hardware instructions with contracts, and the documents that describe hardware."""

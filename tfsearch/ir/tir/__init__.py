@@ -1,0 +1,1 @@
+"""TIR: the tile-level intermediate representation of one kernel."""

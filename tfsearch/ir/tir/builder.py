@@ -1,0 +1,150 @@
+"""A small builder: lowering writes statements in order, blocks nest with ``with``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from tfsearch.ir.dtypes import DType
+from tfsearch.ir.tir.expr import Const, Expr, ExprLike, Var, as_expr
+from tfsearch.ir.tir.nodes import (
+    Alloc,
+    Block,
+    Buffer,
+    Call,
+    For,
+    If,
+    Kernel,
+    Let,
+    LoopKind,
+    MemorySpace,
+    Operand,
+    Param,
+    Scalar,
+    Stmt,
+)
+
+
+class Builder:
+    """Collects the statements of one kernel. Names are made unique by a counter per stem."""
+
+    def __init__(self) -> None:
+        self._blocks: list[list[Stmt]] = [[]]
+        self._counts: dict[str, int] = {}
+
+    def fresh(self, stem: str) -> str:
+        """A name not handed out before: ``stem``, ``stem1``, ``stem2`` …"""
+        count = self._counts.get(stem, 0)
+        self._counts[stem] = count + 1
+        return stem if count == 0 else f"{stem}{count}"
+
+    def append(self, statement: Stmt) -> None:
+        """Add a statement to the current block."""
+        self._blocks[-1].append(statement)
+
+    def alloc(
+        self,
+        stem: str,
+        dtype: DType,
+        shape: tuple[int, ...],
+        space: MemorySpace,
+        *,
+        strides: tuple[int, ...] | None = None,
+        alignment: int = 64,
+    ) -> Buffer:
+        """Allocate a buffer for the rest of the current block."""
+        buffer = Buffer(self.fresh(stem), dtype, shape, space, strides, alignment)
+        self.append(Alloc(buffer))
+        return buffer
+
+    def let(self, stem: str, value: ExprLike) -> Expr:
+        """Name a value; literals and plain variables are returned as they are."""
+        expr = as_expr(value)
+        if isinstance(expr, (Const, Var)):
+            return expr
+        name = self.fresh(stem)
+        self.append(Let(name, expr))
+        return Var(name)
+
+    def call(self, atom: str, *operands: Operand | int | float) -> None:
+        """Call an atom; a Python int becomes an expression, a float a scalar literal."""
+        self.append(Call(atom, tuple(_operand(value) for value in operands)))
+
+    @contextmanager
+    def loop(
+        self,
+        stem: str,
+        stop: ExprLike,
+        *,
+        start: ExprLike = 0,
+        step: int = 1,
+        unrolled: bool = False,
+        unroll: int = 1,
+    ) -> Iterator[Expr]:
+        """A loop around what is built inside; yields its variable.
+
+        A loop of exactly one iteration with literal bounds is not emitted: its variable is the
+        literal start.
+        """
+        first, last = as_expr(start), as_expr(stop)
+        if (
+            isinstance(first, Const)
+            and isinstance(last, Const)
+            and first.value < last.value <= first.value + step
+        ):
+            yield first
+            return
+        name = self.fresh(stem)
+        self._blocks.append([])
+        yield Var(name)
+        body = tuple(self._blocks.pop())
+        kind = LoopKind.UNROLLED if unrolled else LoopKind.SERIAL
+        if body and not (
+            isinstance(first, Const) and isinstance(last, Const) and first.value >= last.value
+        ):
+            self.append(For(name, first, last, body, kind, step, unroll))
+
+    @contextmanager
+    def when(self, condition: ExprLike) -> Iterator[None]:
+        """Statements under a predicate; a literal predicate leaves no ``if`` behind."""
+        predicate = as_expr(condition)
+        self._blocks.append([])
+        yield
+        body = self._blocks.pop()
+        if isinstance(predicate, Const):
+            if predicate.value:
+                self._blocks[-1].extend(body)
+        elif body:
+            self.append(If(predicate, tuple(body)))
+
+    def choose(self, condition: ExprLike, then: Block, orelse: Block) -> None:
+        """``if condition then … else …`` of blocks captured with :meth:`capture`."""
+        predicate = as_expr(condition)
+        if isinstance(predicate, Const):
+            self._blocks[-1].extend(then if predicate.value else orelse)
+        else:
+            self.append(If(predicate, then, orelse))
+
+    @contextmanager
+    def capture(self) -> Iterator[list[Stmt]]:
+        """Build statements into a list instead of the current block."""
+        block: list[Stmt] = []
+        self._blocks.append(block)
+        yield block
+        self._blocks.pop()
+
+    def kernel(self, name: str, params: tuple[Param, ...], units: int) -> Kernel:
+        """The finished kernel."""
+        if len(self._blocks) != 1:
+            raise ValueError("a block is still open")
+        return Kernel(name, params, units, tuple(self._blocks[0]))
+
+
+def _operand(value: Operand | int | float) -> Operand:
+    if isinstance(value, bool):
+        raise TypeError("a boolean is not an operand")
+    if isinstance(value, int):
+        return Const(value)
+    if isinstance(value, float):
+        return Scalar(value)
+    return value
