@@ -41,11 +41,12 @@ def differences(
     for name in sorted(set(wanted) | set(found)):
         a, b = wanted.get(name), found.get(name)
         path = f"{prefix}{name}"
-        if isinstance(a, Mapping) and isinstance(b, Mapping):
-            inner = cast("Mapping[str, object]", a), cast("Mapping[str, object]", b)
+        plain_a, plain_b = _plain(a), _plain(b)
+        if isinstance(plain_a, dict) and isinstance(plain_b, dict):
+            inner = cast("Mapping[str, object]", plain_a), cast("Mapping[str, object]", plain_b)
             out.update(differences(*inner, f"{path}."))
-        elif _plain(a) != _plain(b):
-            out[path] = (_plain(a), _plain(b))
+        elif plain_a != plain_b:
+            out[path] = (plain_a, plain_b)
     return out
 
 

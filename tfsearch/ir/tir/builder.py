@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 
 from tfsearch.ir.dtypes import DType
@@ -80,7 +80,7 @@ class Builder:
         step: int = 1,
         unrolled: bool = False,
         unroll: int = 1,
-    ) -> Iterator[Expr]:
+    ) -> Generator[Expr, None, None]:
         """A loop around what is built inside; yields its variable.
 
         A loop of exactly one iteration with literal bounds is not emitted: its variable is the
@@ -105,7 +105,7 @@ class Builder:
             self.append(For(name, first, last, body, kind, step, unroll))
 
     @contextmanager
-    def when(self, condition: ExprLike) -> Iterator[None]:
+    def when(self, condition: ExprLike) -> Generator[None, None, None]:
         """Statements under a predicate; a literal predicate leaves no ``if`` behind."""
         predicate = as_expr(condition)
         self._blocks.append([])
@@ -126,7 +126,7 @@ class Builder:
             self.append(If(predicate, then, orelse))
 
     @contextmanager
-    def capture(self) -> Iterator[list[Stmt]]:
+    def capture(self) -> Generator[list[Stmt], None, None]:
         """Build statements into a list instead of the current block."""
         block: list[Stmt] = []
         self._blocks.append(block)
