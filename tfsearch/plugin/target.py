@@ -1,0 +1,176 @@
+"""What a target fills in, and how targets are found.
+
+A target is one folder and one entry point in the group ``tfsearch.targets``; shared layers
+never name one. ``Target`` finds devices and compiles; ``Problem`` is one workload on one
+device: its space, predictions, lowering and emission.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+
+from tfsearch.atoms.table import AtomTable
+from tfsearch.core.launch import LaunchSpec
+from tfsearch.core.records import BuildKey, DeviceRecord, Refusal, Status, ToolchainRecord
+from tfsearch.ir.tir.nodes import Module
+from tfsearch.ir.workload import Workload
+from tfsearch.prove.verify import Limits
+from tfsearch.space import Point, Points, Space
+
+ENTRY_POINT_GROUP = "tfsearch.targets"
+
+
+@dataclass(frozen=True)
+class Source:
+    """Emitted source of one candidate: text, language, launch, the flags it cannot do without."""
+
+    text: str
+    language: str
+    launch: LaunchSpec
+    features: tuple[str, ...]
+    flags: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """Per point, in microseconds: the estimate that ranks and the sound lower bound.
+
+    ``bound_us`` is 0 where peaks are unknown. ``calibrated`` is False when the estimate rests on
+    an unavailable number; ``document`` is the digest of the hardware documents used.
+    """
+
+    estimate_us: np.ndarray[Any, np.dtype[np.float64]]
+    bound_us: np.ndarray[Any, np.dtype[np.float64]]
+    calibrated: bool
+    document: str
+
+
+@dataclass(frozen=True)
+class Device:
+    """A device that is present: its record, a selector text, facts for people."""
+
+    record: DeviceRecord
+    selector: str
+    facts: Mapping[str, Any] = field(default_factory=dict[str, Any])
+
+
+@dataclass(frozen=True)
+class CompileOutcome:
+    """What a compilation gave: ``artifact`` exists exactly when the status is ok."""
+
+    status: Status
+    seconds: float
+    log: str
+    resources: Mapping[str, int] = field(default_factory=dict[str, int])
+
+
+class Compiler(Protocol):
+    """One toolchain of a target."""
+
+    @property
+    def record(self) -> ToolchainRecord:
+        """Identity of the toolchain's content."""
+        ...
+
+    def check_flags(self, flags: Sequence[str]) -> None:
+        """Probe user flags on an empty file; ``RequestError`` when one is rejected."""
+        ...
+
+    def key(self, source: Source, flags: Sequence[str], macros: Sequence[str]) -> BuildKey:
+        """Identity of the build that :meth:`compile` would make now."""
+        ...
+
+    def compile(
+        self,
+        source: Source,
+        flags: Sequence[str],
+        macros: Sequence[str],
+        out: Path,
+        *,
+        timeout_s: float,
+        memory_bytes: int,
+    ) -> CompileOutcome:
+        """Compile to ``out``. Thread-safe; runs the compiler in its own process group."""
+        ...
+
+
+class Problem(Protocol):
+    """One workload on one device."""
+
+    workload: Workload
+    space: Space
+    refusals: Sequence[Refusal]
+    """Why recipes or atoms that were considered do not apply."""
+
+    def predict(self, points: Points) -> Prediction:
+        """Predicted times of a batch of points."""
+        ...
+
+    def facts(self, points: Points) -> Mapping[str, np.ndarray[Any, np.dtype[Any]]]:
+        """The integer facts that predictions rest on, one column each."""
+        ...
+
+    def lower(self, point: Point, trace: Mapping[str, str] | None = None) -> Module:
+        """The point as TIR."""
+        ...
+
+    def reduced(self, point: Point) -> tuple[Workload, Module]:
+        """The same recipe shape at sizes small enough to interpret, with tails everywhere."""
+        ...
+
+    def emit(self, module: Module, point: Point) -> Source:
+        """TIR as source, one to one."""
+        ...
+
+    def probes(self, point: Point) -> tuple[str, ...]:
+        """Names of the machine-speed probes that matter to this candidate."""
+        ...
+
+
+class Target(Protocol):
+    """An instruction set that can be compiled for."""
+
+    name: str
+    runner: str
+    """Import path ``package.module:factory`` of the runner; called with a device selector."""
+
+    def devices(self) -> Sequence[Device]:
+        """Devices present on this machine, best first; empty when there is none."""
+        ...
+
+    def nominal(self) -> Device:
+        """A device to enumerate and lower for when none is present."""
+        ...
+
+    def absence(self) -> str:
+        """Why there is no device and how to get one, one line."""
+        ...
+
+    def compilers(self) -> Sequence[Compiler]:
+        """Toolchains present, preferred first."""
+        ...
+
+    def compiler(self, name: str | None) -> Compiler:
+        """A toolchain by name, the preferred one for None; ``UnavailableError`` when missing."""
+        ...
+
+    def problem(self, workload: Workload, device: Device) -> Problem:
+        """Bind a workload; ``RequestError`` when no recipe of the target can take it."""
+        ...
+
+    def atoms(self, device: Device) -> AtomTable:
+        """Atoms with the features of a device."""
+        ...
+
+    def limits(self, device: Device) -> Limits:
+        """Capacities that the verifier checks against."""
+        ...
+
+    def generator_digest(self) -> str:
+        """Digest of the code that turns a schedule into source."""
+        ...
