@@ -66,6 +66,7 @@ class Computation:
     ``fn`` is an HIR function name for ``MAP`` and ``REDUCE``, else a variant ("", "stream").
     ``shape`` is (lanes,) or (m, n, k) or (rows, columns). ``dtypes`` as :class:`Kind` says;
     for ``MAP`` and ``REDUCE`` the element type once. ``accuracy`` is "precise" or "fast".
+    ``partial`` marks the variant that touches only the first lanes of a tile.
     """
 
     kind: Kind
@@ -73,6 +74,7 @@ class Computation:
     shape: tuple[int, ...]
     dtypes: tuple[DType, ...]
     accuracy: str = "precise"
+    partial: bool = False
 
 
 @dataclass(frozen=True)

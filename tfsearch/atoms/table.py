@@ -69,6 +69,8 @@ class AtomTable(Mapping[str, Atom]):
             return f"tile {have.shape}, wanted {wanted.shape}"
         if have.accuracy != wanted.accuracy:
             return f"is {have.accuracy}, wanted {wanted.accuracy}"
+        if have.partial != wanted.partial:
+            return "touches whole tiles" if wanted.partial else "is for partial tiles"
         missing = sorted(atom.features - self.features)
         return f"needs {', '.join(missing)}" if missing else ""
 

@@ -1,0 +1,275 @@
+"""TIR to C-like source, one to one: no access, synchronisation or control flow is added.
+
+What differs between C dialects (register types, element types, how tiles are named) comes
+from a :class:`Dialect`; what differs between instructions comes from the atoms' templates.
+A template refers to operands by name: ``{dst}`` is a register variable, a pointer or an
+integer expression; ``{src.n}`` is the extent of the innermost dimension, ``{src.rows}`` of the
+one before, ``{src.ld}`` that dimension's stride in elements.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+from tfsearch.atoms.contract import Atom, OperandSpec
+from tfsearch.codegen.storage import StoragePlan, on_stack
+from tfsearch.core.errors import InternalError
+from tfsearch.ir.dtypes import DType
+from tfsearch.ir.tir.expr import Binary, Const, Expr, Operator, Var, evaluate, substitute
+from tfsearch.ir.tir.nodes import (
+    UNIT,
+    Alloc,
+    Block,
+    Buffer,
+    Call,
+    For,
+    If,
+    Io,
+    Kernel,
+    Let,
+    LoopKind,
+    MemorySpace,
+    Operand,
+    Role,
+    Scalar,
+    Stmt,
+    Window,
+)
+
+
+class Dialect(Protocol):
+    """What a C-like language spells in its own way."""
+
+    def element(self, dtype: DType) -> str:
+        """Storage type of one element in memory."""
+        ...
+
+    def register(self, dtype: DType, shape: tuple[int, ...]) -> str | None:
+        """Type of a register fragment; None where fragments are numbered, not declared."""
+        ...
+
+    def literal(self, value: float) -> str:
+        """A floating-point literal that keeps every bit, inf and NaN included."""
+        ...
+
+
+class Rendered(str):
+    """Text of an operand, with its extents and leading stride for templates."""
+
+    n: str
+    rows: str
+    ld: str
+
+    def __new__(cls, text: str, n: str = "", rows: str = "", ld: str = "") -> Rendered:
+        self = super().__new__(cls, text)
+        self.n, self.rows, self.ld = n, rows, ld
+        return self
+
+
+@dataclass(frozen=True)
+class _Scope:
+    """Values of unrolled variables while a body is expanded."""
+
+    values: Mapping[str, Expr]
+
+    def bind(self, name: str, value: int) -> _Scope:
+        return _Scope({**self.values, name: Const(value)})
+
+    def resolve(self, expr: Expr) -> Expr:
+        return substitute(expr, self.values) if self.values else expr
+
+
+class KernelEmitter:
+    """Emits the body of one kernel as C statements."""
+
+    def __init__(
+        self, kernel: Kernel, atoms: Mapping[str, Atom], dialect: Dialect, plan: StoragePlan
+    ) -> None:
+        self.kernel = kernel
+        self.atoms = atoms
+        self.dialect = dialect
+        self.plan = plan
+        self._lines: list[str] = []
+        self._depth = 1
+        self._tile_numbers: dict[str, int] = {}
+        self._free_tiles = itertools.count()
+        self._constant: dict[str, bool] = {
+            param.buffer.name: param.io in (Io.IN, Io.PREPARED) for param in kernel.params
+        }
+
+    def lines(self) -> list[str]:
+        """Statements of the body; parameters are expected as ``args[i]``, workspace after them."""
+        for index, param in enumerate(self.kernel.params):
+            const = "const " if self._constant[param.buffer.name] else ""
+            element = self.dialect.element(param.buffer.dtype)
+            self._line(
+                f"{const}{element} *restrict {param.buffer.name} = "
+                f"({const}{element} *)args[{index}];"
+            )
+        if self.plan.workspace_bytes:
+            self._line(f"char *restrict workspace_ = (char *)args[{len(self.kernel.params)}];")
+        self._block(self.kernel.body, _Scope({}))
+        return self._lines
+
+    def _line(self, text: str) -> None:
+        self._lines.append("  " * self._depth + text)
+
+    def _block(self, block: Block, scope: _Scope) -> None:
+        for statement in block:
+            self._statement(statement, scope)
+
+    def _braced(self, head: str, block: Block, scope: _Scope) -> None:
+        self._line(f"{head} {{" if head else "{")
+        self._depth += 1
+        self._block(block, scope)
+        self._depth -= 1
+        self._line("}")
+
+    def _statement(self, statement: Stmt, scope: _Scope) -> None:
+        match statement:
+            case Alloc(buffer):
+                self._alloc(buffer)
+            case Let(name, value):
+                self._line(f"const long {name} = {self.expression(scope.resolve(value))};")
+            case For():
+                self._loop(statement, scope)
+            case If(condition, then, orelse):
+                self._if(scope.resolve(condition), then, orelse, scope)
+            case Role(_, first, last, body):
+                self._braced(f"if ({UNIT} >= {first} && {UNIT} < {last})", body, scope)
+            case Call(atom, operands):
+                self._call(self.atoms[atom], operands, scope)
+            case _:
+                raise InternalError("codegen.statement", f"cannot emit {statement!r}")
+
+    def _if(self, condition: Expr, then: Block, orelse: Block, scope: _Scope) -> None:
+        if isinstance(condition, Const):
+            self._braced("", then if condition.value else orelse, scope)
+            return
+        self._braced(f"if ({self.expression(condition)})", then, scope)
+        if orelse:
+            self._braced("else", orelse, scope)
+
+    def _alloc(self, buffer: Buffer) -> None:
+        element = self.dialect.element(buffer.dtype)
+        if buffer.space.is_register:
+            for index in _fragments(buffer, _fragment_rank(buffer)):
+                name = _fragment_name(buffer, index)
+                shape = buffer.shape[len(index) :]
+                declared = self.dialect.register(buffer.dtype, shape)
+                if declared is None:
+                    self._tile_numbers[name] = next(self._free_tiles)
+                else:
+                    self._line(f"{declared} {name};")
+        elif on_stack(buffer):
+            count = buffer.bytes // buffer.dtype.bytes
+            align = max(buffer.alignment, 1)
+            self._line(f"{element} {buffer.name}[{count}] __attribute__((aligned({align})));")
+        else:
+            offset = str(self.plan.offsets[buffer.name])
+            if buffer.space is MemorySpace.LOCAL and self.plan.per_unit:
+                offset += f" + {UNIT} * {self.plan.per_unit}L"
+            self._line(f"{element} *restrict {buffer.name} = ({element} *)(workspace_ + {offset});")
+
+    def _loop(self, loop: For, scope: _Scope) -> None:
+        start, stop = scope.resolve(loop.start), scope.resolve(loop.stop)
+        if loop.kind is LoopKind.UNROLLED:
+            if not (isinstance(start, Const) and isinstance(stop, Const)):
+                raise InternalError(
+                    "codegen.unrolled", f"unrolled loop {loop.name} has bounds that are not literal"
+                )
+            for value in range(start.value, stop.value, loop.step):
+                self._braced("", loop.body, scope.bind(loop.name, value))
+            return
+        if loop.unroll > 1:
+            self._line(f"#pragma GCC unroll {loop.unroll}")
+        step = f"{loop.name} += {loop.step}" if loop.step != 1 else f"++{loop.name}"
+        head = (
+            f"for (long {loop.name} = {self.expression(start)}; "
+            f"{loop.name} < {self.expression(stop)}; {step})"
+        )
+        self._braced(head, loop.body, scope)
+
+    def _call(self, atom: Atom, operands: tuple[Operand, ...], scope: _Scope) -> None:
+        rendered = {
+            spec.name: self._operand(operand, spec, scope)
+            for spec, operand in zip(atom.operands, operands, strict=True)
+        }
+        self._line(atom.template.format(**rendered))
+
+    def _operand(self, operand: Operand, spec: OperandSpec, scope: _Scope) -> Rendered:
+        match operand:
+            case Scalar(value):
+                return Rendered(self.dialect.literal(value))
+            case Window():
+                return self._window(operand, spec, scope)
+            case _:
+                return Rendered(self.expression(scope.resolve(operand)))
+
+    def _window(self, operand: Window, spec: OperandSpec, scope: _Scope) -> Rendered:
+        buffer = operand.buffer
+        starts = [scope.resolve(start) for start in operand.starts]
+        extents = [self.expression(scope.resolve(extent)) for extent in operand.extents]
+        strides = buffer.dense_strides
+        rank = len(spec.shape)
+        n = extents[-1] if extents else "1"
+        rows = extents[-2] if rank > 1 else "1"
+        ld = str(strides[-2]) if rank > 1 else "0"
+        if buffer.space.is_register:
+            leading = len(buffer.shape) - _fragment_rank(buffer)
+            index = tuple(evaluate(start, {}) for start in starts[:leading])
+            name = _fragment_name(buffer, index)
+            text = str(self._tile_numbers[name]) if name in self._tile_numbers else name
+            return Rendered(text, n, rows, ld)
+        offset: Expr = Const(0)
+        for start, stride in zip(starts, strides, strict=True):
+            offset = offset + start * stride
+        text = buffer.name if offset == Const(0) else f"{buffer.name} + {self.expression(offset)}"
+        return Rendered(f"({text})", n, rows, ld)
+
+    def expression(self, expr: Expr) -> str:
+        """An integer expression in C. Operands are never negative where ``//`` or ``%`` occur."""
+        match expr:
+            case Const(value):
+                return str(value) if -(2**31) < value < 2**31 else f"{value}L"
+            case Var(name):
+                return name
+            case Binary(op, left, right):
+                a, b = self.expression(left), self.expression(right)
+                if op in (Operator.MIN, Operator.MAX):
+                    comparison = "<" if op is Operator.MIN else ">"
+                    return f"({a} {comparison} {b} ? {a} : {b})"
+                return f"({a} {_C_OPERATORS[op]} {b})"
+            case _:
+                raise InternalError("codegen.expression", f"cannot emit {expr!r}")
+
+
+_C_OPERATORS: Mapping[Operator, str] = {
+    Operator.ADD: "+",
+    Operator.SUB: "-",
+    Operator.MUL: "*",
+    Operator.FLOORDIV: "/",
+    Operator.MOD: "%",
+    Operator.LT: "<",
+    Operator.LE: "<=",
+    Operator.EQ: "==",
+    Operator.NE: "!=",
+    Operator.AND: "&&",
+    Operator.OR: "||",
+}
+
+
+def _fragment_rank(buffer: Buffer) -> int:
+    return 2 if buffer.space is MemorySpace.TILE else 1
+
+
+def _fragments(buffer: Buffer, rank: int) -> Iterable[tuple[int, ...]]:
+    leading = buffer.shape[: len(buffer.shape) - rank]
+    return itertools.product(*(range(extent) for extent in leading))
+
+
+def _fragment_name(buffer: Buffer, index: tuple[int, ...]) -> str:
+    return "_".join((buffer.name, *(str(i) for i in index)))
