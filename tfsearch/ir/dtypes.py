@@ -9,7 +9,10 @@ import numpy as np
 
 
 class DType(Enum):
-    """Element type; the value is its canonical text."""
+    """Element type; the value is its canonical text.
+
+    ``BOOL`` is the type of comparisons inside a program; arguments never have it.
+    """
 
     F64 = "f64"
     F32 = "f32"
@@ -17,11 +20,13 @@ class DType(Enum):
     BF16 = "bf16"
     I32 = "i32"
     I8 = "i8"
+    BOOL = "bool"
 
     @property
     def bits(self) -> int:
-        """Width in bits."""
-        return {"f64": 64, "f32": 32, "f16": 16, "bf16": 16, "i32": 32, "i8": 8}[self.value]
+        """Width in bits (of storage)."""
+        widths = {"f64": 64, "f32": 32, "f16": 16, "bf16": 16, "i32": 32, "i8": 8, "bool": 8}
+        return widths[self.value]
 
     @property
     def bytes(self) -> int:
@@ -31,7 +36,12 @@ class DType(Enum):
     @property
     def is_float(self) -> bool:
         """True for floating-point types."""
-        return self not in (DType.I32, DType.I8)
+        return self not in (DType.I32, DType.I8, DType.BOOL)
+
+    @property
+    def is_integer(self) -> bool:
+        """True for integer types."""
+        return self in (DType.I32, DType.I8)
 
     @property
     def numpy(self) -> np.dtype[Any]:
@@ -40,9 +50,8 @@ class DType(Enum):
             import ml_dtypes
 
             return np.dtype(ml_dtypes.bfloat16)
-        return np.dtype(
-            {"f64": "f8", "f32": "f4", "f16": "f2", "i32": "i4", "i8": "i1"}[self.value]
-        )
+        codes = {"f64": "f8", "f32": "f4", "f16": "f2", "i32": "i4", "i8": "i1", "bool": "?"}
+        return np.dtype(codes[self.value])
 
     @property
     def unit_roundoff(self) -> float:
