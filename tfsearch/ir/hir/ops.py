@@ -137,7 +137,7 @@ class ConstAttrs:
         """
         if dtype.is_integer:
             low, high = integer_range(dtype)
-            if math.isnan(value) or not low <= value <= high or int(value) != value:
+            if not low <= value <= high or int(value) != value:
                 raise RequestError(
                     "hir.constant", f"constant {value!r} is no {dtype.value}: need {low}..{high}"
                 )

@@ -1,0 +1,147 @@
+"""Workloads: a program with everything bound that its kernels may depend on."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+from tfsearch.core.errors import RequestError
+from tfsearch.core.records import Accuracy, WorkloadRecord
+from tfsearch.ir.dtypes import DType
+from tfsearch.ir.hir.program import Program
+from tfsearch.ir.hir.text import parse_program, print_program
+from tfsearch.ir.hir.types import Range
+
+MAX_BYTES = 2**46
+MAX_ALIGNMENT = 4096
+RECORD_NAME = "main"
+
+OptionValue = int | str
+
+
+@dataclass(frozen=True)
+class Workload:
+    """What is tuned. ``op`` and ``options`` are labels for people; the rest is identity.
+
+    ``alignment`` is the guaranteed alignment of every argument in bytes (a power of two);
+    ``constant_inputs`` names inputs whose contents stay the same from call to call.
+    """
+
+    program: Program
+    op: str
+    options: Mapping[str, OptionValue] = field(default_factory=dict[str, OptionValue])
+    accuracy: Accuracy = Accuracy.PRECISE
+    reproducible: bool = True
+    alignment: int = 64
+    constant_inputs: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        power_of_two = self.alignment > 0 and self.alignment & (self.alignment - 1) == 0
+        if not power_of_two or self.alignment > MAX_ALIGNMENT:
+            raise RequestError(
+                "workload.alignment",
+                f"alignment {self.alignment} B is not a power of two from 1 to {MAX_ALIGNMENT}",
+            )
+        names = self.program.input_names
+        for name in self.constant_inputs:
+            if name not in names:
+                raise RequestError(
+                    "workload.constant-input",
+                    f"{self.op} has no input {name!r}; it has {', '.join(names)}",
+                )
+        ordered = tuple(n for n in names if n in self.constant_inputs)
+        object.__setattr__(self, "constant_inputs", ordered)
+        check_memory(self.op, self.program)
+
+    @property
+    def dtype(self) -> DType:
+        """Element type of the first input (of the first output when there is no input)."""
+        first = self.program.inputs
+        return first[0].type.dtype if first else self.program.output_types[0].dtype
+
+    @property
+    def record(self) -> WorkloadRecord:
+        """The workload as the database knows it.
+
+        The program's own name is a label too: the recorded text calls it ``main``.
+        """
+        return WorkloadRecord(
+            op=self.op,
+            dims={n: v for n, v in self.options.items() if n != "dtype"},
+            dtype=self.dtype.value,
+            program=print_program(self.program.renamed(RECORD_NAME)),
+            accuracy=self.accuracy,
+            reproducible=self.reproducible,
+            alignment=self.alignment,
+            constant_inputs=self.constant_inputs,
+        )
+
+    @staticmethod
+    def from_record(record: WorkloadRecord) -> Workload:
+        """The workload of a record; ``RequestError`` when its program text is damaged."""
+        return Workload(
+            program=parse_program(record.program),
+            op=record.op,
+            options={**record.dims, "dtype": record.dtype},
+            accuracy=record.accuracy,
+            reproducible=record.reproducible,
+            alignment=record.alignment,
+            constant_inputs=record.constant_inputs,
+        )
+
+    @property
+    def key(self) -> str:
+        """Digest of everything that is the workload's identity."""
+        return self.record.key
+
+    def bind(self, dims: Mapping[str, int]) -> Workload:
+        """The workload with named dimensions replaced by sizes (in ``options`` too)."""
+        known = {n: v for n, v in dims.items() if n in self.program.ranges}
+        return replace(self, program=self.program.bind(known), options={**self.options, **known})
+
+
+def check_memory(op: str, program: Program) -> None:
+    """Refuse programs whose arguments exceed :data:`MAX_BYTES` at their largest sizes."""
+    largest = {name: r.largest for name, r in program.ranges.items()}
+    types = [i.type for i in program.inputs] + list(program.output_types)
+    total = sum(t.bind(largest).bytes for t in types)
+    if total > MAX_BYTES:
+        raise RequestError(
+            "workload.too-large",
+            f"{op}: its arguments take {total} bytes, beyond the memory of any machine "
+            f"(limit {MAX_BYTES})",
+        )
+
+
+def parse_dimension(name: str, value: object) -> int | Range:
+    """A dimension from an option: ``512``, ``"512"``, ``"1..64"`` or ``"1..64%8"``.
+
+    Raises ``RequestError`` for what is not a positive whole number or a range of them.
+    """
+    text = str(value).strip()
+    low, dots, rest = text.partition("..")
+    if isinstance(value, bool) or not text:
+        raise _bad_dimension(name, value)
+    if not dots:
+        if not _digits(text.removeprefix("-")):
+            raise _bad_dimension(name, value)
+        if int(text) < 1:
+            raise RequestError("workload.dimension", f"{name}={text}: a dimension is at least 1")
+        return int(text)
+    high, percent, multiple = rest.partition("%")
+    parts = [low.strip(), high.strip(), multiple.strip() if percent else "1"]
+    if not all(_digits(p) for p in parts):
+        raise _bad_dimension(name, value)
+    return Range(name, *map(int, parts))
+
+
+def _digits(text: str) -> bool:
+    return text.isascii() and text.isdigit() and len(text) <= 18
+
+
+def _bad_dimension(name: str, value: object) -> RequestError:
+    return RequestError(
+        "workload.dimension",
+        f"{name}={value}: need a positive whole number below 10**18, or a range such as 1..64 "
+        "or 8..64%8",
+    )
