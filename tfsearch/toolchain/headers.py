@@ -1,0 +1,150 @@
+"""The content of every header that a compiler reads for a source, as one digest."""
+
+from __future__ import annotations
+
+import os
+import re
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from tfsearch.core import keys
+from tfsearch.core.errors import RequestError
+from tfsearch.toolchain.filehash import (
+    FileDigests,
+    Store,
+    Watch,
+    fingerprint,
+    settled,
+    unchanged,
+)
+from tfsearch.toolchain.process import Completed
+
+# Lines that can decide which headers are read: directives in any spelling (``#``, ``%:``, ``??=``,
+# ``_Pragma``) and lines that open or close a block comment around one. A superset is harmless.
+_DECIDING = re.compile(r"#|%:|\?\?|/\*|\*/|_Pragma")
+# After the last line with one of these words nothing further can be read.
+_READING = re.compile(r"include|import|embed|dependency|pch_preprocess|_Pragma|\?\?")
+
+
+def directives(source: str) -> list[str]:
+    """The lines of a C source that can decide which headers the compiler reads.
+
+    Continued lines are joined first; what follows the last line that can read a file (macros
+    with a kernel's sizes, say) is left out, so that candidates share an entry.
+    """
+    joined = re.sub(r"\\[ \t]*\r?\n", "", source)
+    lines = [line for line in joined.splitlines() if _DECIDING.search(line)]
+    last = max((n for n, line in enumerate(lines) if _READING.search(line)), default=-1)
+    return lines[: last + 1]
+
+
+class HeaderDigests:
+    """Digests of header closures, cached with fingerprints of the files and folders involved.
+
+    ``preprocess(folder, source name, dependency file, flags)`` runs the compiler's ``-M``
+    verbosely in ``folder``.
+    """
+
+    def __init__(
+        self, store: Store, preprocess: Callable[[Path, str, str, Sequence[str]], Completed]
+    ) -> None:
+        self._store = store
+        self._digests = FileDigests(store)
+        self._preprocess = preprocess
+
+    def digest(self, toolchain: str, source: str, flags: Sequence[str], name: str) -> str:
+        """Digest over the contents of the headers, in the order in which they are first read.
+
+        ``toolchain`` is the identity's digest, ``flags`` have absolute include paths. Raises
+        ``RequestError`` (``toolchain.preprocess``) when a header is missing or an ``#error``
+        stops the preprocessor.
+        """
+        fields = {
+            "toolchain": toolchain,
+            "directives": directives(source),
+            "flags": list(flags),
+        }
+        key = keys.digest("headers", fields)
+        cached = self._store.get("headers", key)
+        if cached is not None:
+            watch = self._store.get("watches", cached[1])
+            if watch is not None and unchanged(watch):
+                return str(cached[0])
+        return self._read(key, source, flags, name)
+
+    def _read(self, key: str, source: str, flags: Sequence[str], name: str) -> str:
+        started = time.time_ns()
+        with tempfile.TemporaryDirectory(prefix="tfsearch-headers-") as text:
+            folder = Path(text)
+            (folder / name).write_text(source, encoding="utf-8")
+            done = self._preprocess(folder, name, "deps", flags)
+            if not done.ok:
+                raise RequestError("toolchain.preprocess", _diagnostic(done))
+            own = os.path.realpath(folder)
+            named = dependencies((folder / "deps").read_text(errors="surrogateescape"))
+            files = [os.path.join(folder, path) for path in named]
+            files = [path for path in files if not os.path.realpath(path).startswith(own + os.sep)]
+            searched = [os.path.join(folder, path) for path in search_folders(done.stderr)]
+        try:
+            contents = [self._digests.digest(path) for path in files]
+        except OSError as error:
+            raise RequestError(
+                "toolchain.preprocess", f"cannot read {error.filename}: {error.strerror}"
+            ) from error
+        value = keys.digest("header-contents", {"files": contents})
+        watch: Watch = {path: fingerprint(path) for path in watched_paths(files, searched)}
+        if settled(watch, started):
+            watch_key = keys.digest("watch", watch)
+            self._store.put("watches", watch_key, watch)
+            self._store.put("headers", key, [value, watch_key])
+        self._store.flush()
+        return value
+
+
+def dependencies(text: str) -> list[str]:
+    """Prerequisites of the one rule in a make dependency file (``-M``), escapes undone."""
+    _, _, rest = text.replace("\\\r\n", " ").replace("\\\n", " ").partition(": ")
+    words = re.findall(r"(?:\\[ #\\:]|[^\s])+", rest)
+    return [re.sub(r"\\([ #:])", r"\1", word).replace("$$", "$") for word in words]
+
+
+def search_folders(trace: str) -> list[str]:
+    """Folders on the include path as ``-v`` prints it, those that do not exist included."""
+    missing = re.findall(r'^ignoring nonexistent directory "(.+)"$', trace, re.MULTILINE)
+    lists = re.findall(
+        r'^#include "\.\.\." search starts here:\n(.*?)^End of search list', trace, re.M | re.S
+    )
+    found = [line.strip() for text in lists for line in text.splitlines() if line.startswith(" ")]
+    return [*missing, *(re.sub(r" \(framework directory\)$", "", path) for path in found)]
+
+
+def watched_paths(files: Sequence[str], searched: Sequence[str]) -> list[str]:
+    """Headers, their folders, and every folder where a header of the same name would win.
+
+    For a header found as ``D/sub/name.h`` along the include path, each other ``E/sub`` on the
+    path is watched too, whether or not it exists.
+    """
+    folders = [os.path.normpath(path) for path in searched]
+    below = {""}
+    for path in files:
+        normal = os.path.normpath(path)
+        for folder in folders:
+            if normal.startswith(folder.rstrip(os.sep) + os.sep):
+                below.add(os.path.dirname(os.path.relpath(normal, folder)))
+    paths = {*files, *(os.path.dirname(path) for path in files)}
+    paths.update(
+        os.path.join(folder, part) if part else folder for folder in folders for part in below
+    )
+    return sorted(paths)
+
+
+def _diagnostic(done: Completed) -> str:
+    if done.timed_out:
+        return f"the preprocessor did not end in {done.seconds:.0f} s"
+    for line in done.stderr.splitlines():
+        if re.search(r"\berror: ", line):
+            return line.strip()
+    lines = done.stderr.strip().splitlines()
+    return lines[-1] if lines else f"the preprocessor ended with status {done.returncode}"
