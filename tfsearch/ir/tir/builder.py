@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Generator, Iterable
 from contextlib import contextmanager
 
 from tfsearch.ir.dtypes import DType
@@ -41,6 +41,10 @@ class Builder:
     def append(self, statement: Stmt) -> None:
         """Add a statement to the current block."""
         self._blocks[-1].append(statement)
+
+    def extend(self, statements: Iterable[Stmt]) -> None:
+        """Add statements built elsewhere, such as a captured block, to the current block."""
+        self._blocks[-1].extend(statements)
 
     def alloc(
         self,

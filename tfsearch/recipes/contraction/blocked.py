@@ -1,0 +1,303 @@
+"""Lowering of the blocked contraction: cache blocks, packing, register tiles, fused epilogue.
+
+The loops from the outside in: outer axes, then blocks of the columns (or rows), blocks of k,
+blocks of the rows (or columns), register tiles. Every unit owns a contiguous share of the
+outer axes, rows and columns and packs what it needs itself, so units never wait.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from math import prod
+
+from tfsearch.atoms.table import AtomTable
+from tfsearch.core.records import Accuracy
+from tfsearch.ir.tir.builder import Builder
+from tfsearch.ir.tir.expr import Const, Expr, Operator, Var, binary, minimum
+from tfsearch.ir.tir.nodes import UNIT, Buffer, Io, Kernel, MemorySpace, Module, Param
+from tfsearch.recipes.contraction.match import Contraction
+from tfsearch.recipes.contraction.micro import Depth, MicroKernel, Partial
+from tfsearch.recipes.contraction.nest import Region, Tile, for_blocks, for_tiles, share_of
+from tfsearch.recipes.contraction.pack import PackedA, PackedB, Packer, TileA, TileB
+from tfsearch.recipes.contraction.schedule import Schedule, tilings
+from tfsearch.recipes.fragments import Fragments, Place
+
+MAIN = "main"
+PREPARE = "prepare"
+PREPARED_B = "b_packed"
+
+
+def lower(
+    contraction: Contraction,
+    schedule: Schedule,
+    atoms: AtomTable,
+    lanes: int,
+    accuracy: Accuracy,
+    alignment: int,
+) -> Module:
+    """One candidate as TIR. ``lanes`` is the vector width (elements) of packing and epilogue.
+
+    ``alignment`` is the guaranteed alignment of arguments in bytes.
+    """
+    lowering = _Lowering(contraction, schedule, atoms, lanes, accuracy, alignment)
+    kernels: list[Kernel] = []
+    if schedule.pack_b == "ahead":
+        kernels.append(lowering.prepare())
+    kernels.append(lowering.main())
+    return Module(tuple(kernels))
+
+
+class _Lowering:
+    def __init__(
+        self,
+        contraction: Contraction,
+        schedule: Schedule,
+        atoms: AtomTable,
+        lanes: int,
+        accuracy: Accuracy,
+        alignment: int,
+    ) -> None:
+        self.contraction = contraction
+        self.schedule = schedule
+        self.atoms = atoms
+        self.lanes = lanes
+        self.accuracy = accuracy
+        self.rows, self.columns = tilings(contraction, schedule)
+        program = contraction.program
+        self.inputs = {
+            i: Buffer(
+                value.name,
+                value.type.dtype,
+                value.type.sizes,
+                MemorySpace.GLOBAL,
+                value.type.strides,
+                alignment,
+            )
+            for i, value in enumerate(program.inputs)
+        }
+        self.outputs = tuple(
+            Buffer(o.name, t.dtype, t.sizes, MemorySpace.GLOBAL, None, alignment)
+            for o, t in zip(contraction.outputs, program.output_types, strict=True)
+        )
+        self.packed_b = PackedB.of(contraction, schedule, self.columns)
+
+    def prepare(self) -> Kernel:
+        """The kernel that packs a constant second factor ahead of calls."""
+        builder = Builder()
+        packer = self.packer(builder)
+        packed = self.packed_b.ahead_buffer(PREPARED_B)
+        with self._outer(builder, Region(Const(0), Const(self._outer_size))) as place:
+            self.depth_blocks(
+                builder,
+                lambda block: packer.pack_b(
+                    self.packed_b.ahead_view(packed, place, block.start),
+                    Region(Const(0), Const(self.columns.total)),
+                    Const(0),
+                    block.start,
+                    block.length,
+                    place,
+                ),
+            )
+        source = self.inputs[self.contraction.b.source or 0]
+        params = (Param(source, Io.IN), Param(packed, Io.OUT))
+        return builder.kernel(PREPARE, params, 1)
+
+    def main(self) -> Kernel:
+        """The kernel that a call runs."""
+        builder = Builder()
+        ahead = self.packed_b.ahead_buffer(PREPARED_B) if self.schedule.pack_b == "ahead" else None
+        nest = _Nest(self, builder, ahead)
+        grid_o, grid_m, grid_n = self.schedule.grid
+        unit = Var(UNIT)
+        part_m = unit // grid_n % grid_m if grid_m > 1 else Const(0)
+        part_n = unit % grid_n if grid_n > 1 else Const(0)
+        part_o = unit // (grid_m * grid_n) if grid_o > 1 else Const(0)
+        size = self._outer_size
+        region = Region(part_o * size // grid_o, (part_o + 1) * size // grid_o)
+        if grid_o == 1:
+            region = Region(Const(0), Const(size))
+        nest.allocate()
+        share_m = share_of(builder, self.rows, part_m, "m")
+        share_n = share_of(builder, self.columns, part_n, "n")
+        with self._outer(builder, region) as place:
+            nest.run(place, share_m, share_n)
+        params = [Param(buffer, Io.IN) for buffer in self.inputs.values()]
+        if ahead is not None:
+            params.append(Param(ahead, Io.PREPARED))
+        params += [Param(buffer, Io.OUT) for buffer in self.outputs]
+        return builder.kernel(MAIN, tuple(params), self.schedule.units)
+
+    @property
+    def _outer_size(self) -> int:
+        return prod(self.contraction.extents[axis] for axis in self.contraction.outer)
+
+    @contextmanager
+    def _outer(self, builder: Builder, region: Region) -> Generator[Place, None, None]:
+        """A loop over the flattened outer axes; yields the place on each of them."""
+        extents = self.contraction.extents
+        with builder.loop("o", region.last, start=region.first) as index:
+            place: dict[str, Expr] = {}
+            below = 1
+            for position, axis in reversed(list(enumerate(self.contraction.outer))):
+                value = index // below
+                place[axis] = builder.let(axis, value % extents[axis] if position else value)
+                below *= extents[axis]
+            yield place
+
+    def packer(self, builder: Builder) -> Packer:
+        """A packer that writes into ``builder``."""
+        fragments = Fragments(
+            builder, self.contraction.program, self.atoms, self.accuracy, self.inputs
+        )
+        return Packer(
+            builder, fragments, self.contraction, self.schedule, self.rows, self.columns, self.lanes
+        )
+
+    def depth_blocks(self, builder: Builder, body: Callable[[Depth], None]) -> None:
+        """Run ``body`` for each block of k."""
+        total, size = self.contraction.k, self.schedule.kc
+        if size >= total:
+            body(Depth(Const(0), Const(total), Const(1), Const(1)))
+            return
+        with builder.loop("p0", total, step=size) as start:
+            length: Expr = Const(size)
+            if total % size:
+                length = builder.let("kc", minimum(size, total - start))
+            is_last = binary(Operator.LE, total, start + size)
+            body(Depth(start, length, start.eq(0), is_last))
+
+
+@dataclass(frozen=True)
+class _Block:
+    """A block of rows and columns, and the origin that partial sums count from."""
+
+    rows: Region
+    columns: Region
+    origin_rows: Region
+    origin_columns: Region
+
+
+class _Nest:
+    """The block and tile loops of the main kernel."""
+
+    def __init__(self, lowering: _Lowering, builder: Builder, ahead: Buffer | None) -> None:
+        self.low = lowering
+        self.builder = builder
+        self.ahead = ahead
+        self.packer = lowering.packer(builder)
+        self.packed_a = PackedA.of(lowering.contraction, lowering.schedule, lowering.rows)
+        self.a_buffer: Buffer | None = None
+        self.b_buffer: Buffer | None = None
+        self.partial: Partial | None = None
+
+    def allocate(self) -> None:
+        """Memory that lives for the whole kernel."""
+        low, schedule = self.low, self.low.schedule
+        if schedule.pack_b == "block":
+            self.b_buffer = low.packed_b.block_buffer(self.builder)
+        if schedule.pack_a != "none":
+            self.a_buffer = self.packed_a.buffer(self.builder)
+        if schedule.kc < low.contraction.k:
+            self.partial = Partial.of(low.contraction, low.outputs)
+            if self.partial.output is None:
+                self.partial = self.partial.allocated(
+                    self.builder, schedule.unit.acc, low.rows, low.columns, schedule.order
+                )
+
+    def run(self, place: Place, share_m: Region, share_n: Region) -> None:
+        """Blocks of one place of the outer axes."""
+        builder, low = self.builder, self.low
+
+        def columns_first(columns: Region) -> None:
+            def inside(depth: Depth) -> None:
+                self._pack_b(place, depth, columns)
+                for_blocks(builder, low.rows, "ib", share_m, lambda rows: rows_block(depth, rows))
+
+            def rows_block(depth: Depth, rows: Region) -> None:
+                self._pack_a(place, depth, rows)
+                self._tiles(place, depth, _Block(rows, columns, share_m, columns))
+
+            low.depth_blocks(builder, inside)
+
+        def rows_first(rows: Region) -> None:
+            def inside(depth: Depth) -> None:
+                self._pack_a(place, depth, rows)
+                for_blocks(
+                    builder,
+                    low.columns,
+                    "jb",
+                    share_n,
+                    lambda columns: columns_block(depth, columns),
+                )
+
+            def columns_block(depth: Depth, columns: Region) -> None:
+                self._pack_b(place, depth, columns)
+                self._tiles(place, depth, _Block(rows, columns, rows, share_n))
+
+            low.depth_blocks(builder, inside)
+
+        if low.schedule.order == "nkm":
+            for_blocks(builder, low.columns, "jb", share_n, columns_first)
+        else:
+            for_blocks(builder, low.rows, "ib", share_m, rows_first)
+
+    def _tiles(self, place: Place, depth: Depth, block: _Block) -> None:
+        """Every register tile of a block."""
+        builder, low = self.builder, self.low
+
+        def micro(row: Tile, column: Tile) -> None:
+            MicroKernel(
+                builder=builder,
+                fragments=self.packer.fragments,
+                contraction=low.contraction,
+                schedule=low.schedule,
+                lanes=low.lanes,
+                place=place,
+                row=row,
+                column=column,
+                depth=depth,
+                a=self._view_a(row, block.rows),
+                b=self._view_b(place, depth, column, block.columns),
+                partial=self.partial,
+                origin=(
+                    block.origin_rows.first * low.rows.tile,
+                    block.origin_columns.first * low.columns.tile,
+                ),
+                outputs=low.outputs,
+            ).emit()
+
+        def over_rows(column: Tile) -> None:
+            for_tiles(builder, low.rows, "i", block.rows, lambda row: micro(row, column))
+
+        def over_columns(row: Tile) -> None:
+            for_tiles(builder, low.columns, "j", block.columns, lambda column: micro(row, column))
+
+        if low.schedule.inner == "nm":
+            for_tiles(builder, low.columns, "j", block.columns, over_rows)
+        else:
+            for_tiles(builder, low.rows, "i", block.rows, over_columns)
+
+    def _pack_a(self, place: Place, depth: Depth, block: Region) -> None:
+        if self.a_buffer is not None:
+            self.packer.pack_a(
+                self.packed_a, self.a_buffer, block, depth.start, depth.length, place
+            )
+
+    def _pack_b(self, place: Place, depth: Depth, block: Region) -> None:
+        if self.b_buffer is not None:
+            view = self.low.packed_b.block_view(self.b_buffer)
+            self.packer.pack_b(view, block, block.first, depth.start, depth.length, place)
+
+    def _view_a(self, row: Tile, block: Region) -> TileA | None:
+        if self.a_buffer is None:
+            return None
+        return self.packed_a.view(self.a_buffer, row.index - block.first)
+
+    def _view_b(self, place: Place, depth: Depth, column: Tile, block: Region) -> TileB | None:
+        if self.ahead is not None:
+            return self.low.packed_b.ahead_view(self.ahead, place, depth.start).tile(column.index)
+        if self.b_buffer is not None:
+            return self.low.packed_b.block_view(self.b_buffer).tile(column.index - block.first)
+        return None

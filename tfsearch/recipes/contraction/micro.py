@@ -1,0 +1,313 @@
+"""The register tile: accumulate over a block of k, then finish and store."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+
+from tfsearch.atoms.contract import Computation, Kind
+from tfsearch.ir.dtypes import DType
+from tfsearch.ir.tir.builder import Builder
+from tfsearch.ir.tir.expr import Const, Expr, ExprLike, ceil_div
+from tfsearch.ir.tir.nodes import Buffer, MemorySpace, Scalar, Window, window
+from tfsearch.recipes.contraction.match import Contraction, K, M, N, Output
+from tfsearch.recipes.contraction.nest import Tile
+from tfsearch.recipes.contraction.pack import TileA, TileB, box_of
+from tfsearch.recipes.contraction.schedule import Schedule, Tiling
+from tfsearch.recipes.fragments import Fragments, Lanes, Place, compute_dtype
+
+
+@dataclass(frozen=True)
+class Partial:
+    """Where unfinished sums wait between blocks of k: an output that can hold them, or memory."""
+
+    output: int | None
+    buffer: Buffer | None
+    labels: tuple[str | None, ...] = ()
+
+    @staticmethod
+    def of(contraction: Contraction, outputs: tuple[Buffer, ...]) -> Partial:
+        """An output of the accumulator's type with contiguous columns, if there is one."""
+        for index, (output, buffer) in enumerate(zip(contraction.outputs, outputs, strict=True)):
+            if _holds_sums(contraction, output, buffer):
+                return Partial(index, buffer, output.labels)
+        return Partial(None, None)
+
+    def allocated(
+        self, builder: Builder, acc: DType, rows: Tiling, columns: Tiling, order: str
+    ) -> Partial:
+        """Memory of a unit for the sums of one outer block, whole tiles."""
+        m = (rows.share if order == "nkm" else rows.held) * rows.tile
+        n = (columns.held if order == "nkm" else columns.share) * columns.tile
+        buffer = builder.alloc("partial", acc, (m, n), MemorySpace.LOCAL)
+        return replace(self, buffer=buffer)
+
+
+def _holds_sums(contraction: Contraction, output: Output, buffer: Buffer) -> bool:
+    axes = {*contraction.outer, M, N}
+    if buffer.dtype is not compute_dtype(contraction.acc) or not axes <= set(output.labels):
+        return False
+    return buffer.dense_strides[output.labels.index(N)] == 1
+
+
+@dataclass(frozen=True)
+class Depth:
+    """One block of k: first element, length, and predicates for the first and last block."""
+
+    start: Expr
+    length: Expr
+    is_first: Expr
+    is_last: Expr
+
+
+@dataclass(frozen=True)
+class MicroKernel:
+    """Code of one register tile.
+
+    ``a`` and ``b`` are packed tiles, or None to read the inputs in place. ``origin`` is the
+    first row and column (elements) that the unit's partial sums hold.
+    """
+
+    builder: Builder
+    fragments: Fragments
+    contraction: Contraction
+    schedule: Schedule
+    lanes: int
+    place: Place
+    row: Tile
+    column: Tile
+    depth: Depth
+    a: TileA | None
+    b: TileB | None
+    partial: Partial | None
+    origin: tuple[Expr, Expr]
+    outputs: tuple[Buffer, ...]
+
+    def emit(self) -> None:
+        """Append the tile's statements."""
+        unit = self.schedule.unit
+        rows = -(-self.row.size // unit.tile[0])
+        columns = -(-self.column.size // unit.tile[1])
+        shape = (rows, columns, *unit.atom.operands[0].shape)
+        acc = self.builder.alloc("acc", unit.acc, shape, unit.space)
+        self._begin(acc)
+        self._accumulate(acc)
+        self._end(acc)
+
+    # Accumulators ------------------------------------------------------------------------
+
+    def _fragment(self, acc: Buffer, i: ExprLike, j: ExprLike) -> Window:
+        extents = [(0, extent) for extent in acc.shape[2:]]
+        return window(acc, i, j, *extents)
+
+    def _tile_shape(self) -> tuple[int, ...]:
+        return self.schedule.unit.atom.operands[0].shape
+
+    def _begin(self, acc: Buffer) -> None:
+        """Zero, or what the blocks of k before this one left."""
+        unit, builder = self.schedule.unit, self.builder
+        fill = self.fragments.atom(Computation(Kind.FILL, "", self._tile_shape(), (unit.acc,)))
+        with builder.capture() as zero, self._each(acc) as (i, j):
+            builder.call(fill, self._fragment(acc, i, j), Scalar(0.0))
+        if self.partial is None:
+            builder.extend(zero)
+            return
+        with builder.capture() as resume:
+            self._move_partial(acc, Kind.LOAD)
+        builder.choose(self.depth.is_first, tuple(zero), tuple(resume))
+
+    @contextmanager
+    def _each(self, acc: Buffer) -> Generator[tuple[Expr, Expr], None, None]:
+        rows, columns = acc.shape[:2]
+        with (
+            self.builder.loop("i", rows, unrolled=True) as i,
+            self.builder.loop("j", columns, unrolled=True) as j,
+        ):
+            yield i, j
+
+    def _move_partial(self, acc: Buffer, kind: Kind) -> None:
+        """Load or store the unfinished sums."""
+        assert self.partial is not None
+        unit = self.schedule.unit
+        for j in range(acc.shape[1]):
+            valid = min(unit.tile[1], self.column.size - j * unit.tile[1])
+            with self.builder.loop("i", acc.shape[0], unrolled=True) as i:
+                memory, partial = self._partial_window(i, j, valid)
+                atom = self.fragments.atom(
+                    Computation(kind, "", self._tile_shape(), (unit.acc, unit.acc), partial=partial)
+                )
+                fragment = self._fragment(acc, i, j)
+                pair = (fragment, memory) if kind is Kind.LOAD else (memory, fragment)
+                self.builder.call(atom, *pair)
+
+    def _partial_window(self, i: ExprLike, j: int, valid: int) -> tuple[Window, bool]:
+        assert self.partial is not None
+        buffer = self.partial.buffer
+        assert buffer is not None
+        um, un, _ = self.schedule.unit.tile
+        row: Expr = self.row.start + _scaled(i, um)
+        column = self.column.start + j * un
+        if self.partial.output is None:
+            row, column = row - self.origin[0], column - self.origin[1]
+            return window(buffer, (row, um), (column, un)), False
+        box: dict[str, tuple[ExprLike, ExprLike]] = {a: (e, 1) for a, e in self.place.items()}
+        box[M], box[N] = (row, um), (column, valid)
+        dims = [(0, 1) if axis is None else box[axis] for axis in self.partial.labels]
+        return window(buffer, *dims), valid < un
+
+    # The loop over k ---------------------------------------------------------------------
+
+    def _accumulate(self, acc: Buffer) -> None:
+        unit, builder = self.schedule.unit, self.builder
+        depth = unit.tile[2]
+        steps = ceil_div(self.depth.length, depth) if depth > 1 else self.depth.length
+        with builder.loop("p", steps, unroll=self.schedule.unroll) as p:
+            if unit.is_vector:
+                self._vector_step(acc, p)
+            else:
+                self._tile_step(acc, p)
+
+    def _vector_step(self, acc: Buffer, p: Expr) -> None:
+        unit, builder = self.schedule.unit, self.builder
+        lanes = unit.tile[1]
+        rows, columns = acc.shape[:2]
+        b = builder.alloc("bv", unit.b, (columns, lanes), MemorySpace.REGISTER)
+        for j in range(columns):
+            source, dtype, partial = self._b_row(p, j)
+            load = Computation(Kind.LOAD, "", (lanes,), (unit.b, dtype), partial=partial)
+            builder.call(self.fragments.atom(load), window(b, j, (0, lanes)), source)
+        with builder.loop("i", rows, unrolled=True) as i:
+            a = builder.alloc("av", unit.a, (lanes,), MemorySpace.REGISTER)
+            source, dtype = self._a_element(i, p)
+            splat = Computation(Kind.SPLAT, "", (lanes,), (unit.a, dtype))
+            builder.call(self.fragments.atom(splat), window(a, (0, lanes)), source)
+            with builder.loop("j", columns, unrolled=True) as j:
+                builder.call(
+                    unit.name,
+                    self._fragment(acc, i, j),
+                    window(a, (0, lanes)),
+                    window(b, j, (0, lanes)),
+                )
+
+    def _b_row(self, p: Expr, j: int) -> tuple[Window, DType, bool]:
+        lanes = self.schedule.unit.tile[1]
+        if self.b is not None:
+            return self.b.row(p, j * lanes, lanes), self.b.view.buffer.dtype, False
+        valid = min(lanes, self.column.size - j * lanes)
+        side = self.contraction.b
+        assert side.source is not None
+        buffer = self.fragments.buffers[side.source]
+        box: dict[str, tuple[ExprLike, ExprLike]] = {a: (e, 1) for a, e in self.place.items()}
+        box[K] = (self.depth.start + p, 1)
+        box[N] = (self.column.start + j * lanes, valid)
+        return box_of(buffer, side, box), buffer.dtype, valid < lanes
+
+    def _a_element(self, i: ExprLike, p: Expr) -> tuple[Window, DType]:
+        if self.a is not None:
+            return self.a.element(i, p), self.a.buffer.dtype
+        side = self.contraction.a
+        assert side.source is not None
+        buffer = self.fragments.buffers[side.source]
+        box: dict[str, tuple[ExprLike, ExprLike]] = {a: (e, 1) for a, e in self.place.items()}
+        box[K] = (self.depth.start + p, 1)
+        box[M] = (self.row.start + i, 1)
+        return box_of(buffer, side, box), buffer.dtype
+
+    def _tile_step(self, acc: Buffer, p: Expr) -> None:
+        unit, builder = self.schedule.unit, self.builder
+        rows, columns = acc.shape[:2]
+        a_shape, b_shape = (spec.shape for spec in unit.atom.operands[1:3])
+        load_a = self.fragments.atom(Computation(Kind.LOAD, "", a_shape, (unit.a, unit.a)))
+        load_b = self.fragments.atom(Computation(Kind.LOAD, "", b_shape, (unit.b, unit.b)))
+        b = builder.alloc("bt", unit.b, (columns, *b_shape), unit.space)
+        a = builder.alloc("at", unit.a, a_shape, unit.space)
+        assert self.b is not None
+        b_whole = [(0, extent) for extent in b_shape]
+        a_whole = [(0, extent) for extent in a_shape]
+        for j in range(columns):
+            builder.call(load_b, window(b, j, *b_whole), self.b.step(p, j))
+        for i in range(rows):
+            builder.call(load_a, window(a, *a_whole), self._a_tile(i, p, a_shape))
+            for j in range(columns):
+                builder.call(
+                    unit.name,
+                    self._fragment(acc, i, j),
+                    window(a, *a_whole),
+                    window(b, j, *b_whole),
+                )
+
+    def _a_tile(self, i: int, p: Expr, shape: tuple[int, ...]) -> Window:
+        um, _, uk = self.schedule.unit.tile
+        if self.a is not None:
+            return self.a.step(i * um, shape[0], p * uk, shape[1])
+        side = self.contraction.a
+        assert side.source is not None
+        box: dict[str, tuple[ExprLike, ExprLike]] = {a: (e, 1) for a, e in self.place.items()}
+        box[K] = (self.depth.start + p * uk, shape[1])
+        box[M] = (self.row.start + i * um, shape[0])
+        return box_of(self.fragments.buffers[side.source], side, box)
+
+    # Epilogue ----------------------------------------------------------------------------
+
+    def _end(self, acc: Buffer) -> None:
+        """Keep the sums for the next block of k, or finish them into the outputs."""
+        builder = self.builder
+        with builder.capture() as finish:
+            if self.schedule.unit.is_vector:
+                self._finish_vectors(acc)
+            else:
+                self._finish_tiles(acc)
+        if self.partial is None:
+            builder.extend(finish)
+            return
+        with builder.capture() as keep:
+            self._move_partial(acc, Kind.STORE)
+        builder.choose(self.depth.is_last, tuple(finish), tuple(keep))
+
+    def _finish_vectors(self, acc: Buffer) -> None:
+        lanes = self.schedule.unit.tile[1]
+        for j in range(acc.shape[1]):
+            valid = min(lanes, self.column.size - j * lanes)
+            with self.builder.loop("i", acc.shape[0], unrolled=True) as i:
+                self._finish(
+                    self._fragment(acc, i, j),
+                    self.row.start + i,
+                    self.column.start + j * lanes,
+                    Lanes.of(lanes, N, valid),
+                )
+
+    def _finish_tiles(self, acc: Buffer) -> None:
+        """Tiles go through memory, where vectors pick them up row by row."""
+        unit, builder, lanes = self.schedule.unit, self.builder, self.lanes
+        um, un, _ = unit.tile
+        shape = (acc.shape[0] * um, acc.shape[1] * un)
+        staged = builder.alloc("staged", unit.acc, shape, MemorySpace.LOCAL)
+        store = self.fragments.atom(
+            Computation(Kind.STORE, "", self._tile_shape(), (unit.acc, unit.acc))
+        )
+        for i in range(acc.shape[0]):
+            for j in range(acc.shape[1]):
+                target = window(staged, (i * um, um), (j * un, un))
+                builder.call(store, target, self._fragment(acc, i, j))
+        load = self.fragments.atom(Computation(Kind.LOAD, "", (lanes,), (unit.acc, unit.acc)))
+        with builder.loop("r", self.row.size) as r:
+            for at in range(0, self.column.size, lanes):
+                value = builder.alloc("sum", unit.acc, (lanes,), MemorySpace.REGISTER)
+                whole = window(value, (0, lanes))
+                builder.call(load, whole, window(staged, r, (at, lanes)))
+                valid = min(lanes, self.column.size - at)
+                self._finish(
+                    whole, self.row.start + r, self.column.start + at, Lanes.of(lanes, N, valid)
+                )
+
+    def _finish(self, sums: Window, row: Expr, column: Expr, lanes: Lanes) -> None:
+        place = {**self.place, M: row, N: column}
+        tile = self.fragments.at(place, lanes, {self.contraction.value: sums})
+        for output, buffer in zip(self.contraction.outputs, self.outputs, strict=True):
+            value = tile.value(output.value, output.labels)
+            tile.store(value, buffer, output.labels, stream=self.schedule.stream)
+
+
+def _scaled(index: ExprLike, by: int) -> Expr:
+    return (index if isinstance(index, Expr) else Const(index)) * by

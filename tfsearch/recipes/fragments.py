@@ -1,0 +1,288 @@
+"""Fused elementwise HIR as register code: one fragment of lanes at a time.
+
+A fragment is ``lanes.count`` neighbours along one axis of a recipe's iteration domain. Values
+of the program are evaluated at a place of that domain by walking their definitions down to
+inputs, constants and the leaves that the recipe has computed itself (a contraction's
+accumulator, a row's reduction). Which dimension of a value runs along which axis of the domain
+follows from the broadcasts and transposes on the way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from tfsearch.atoms.contract import Computation, Kind
+from tfsearch.atoms.table import AtomTable
+from tfsearch.core.errors import RequestError
+from tfsearch.core.records import Accuracy
+from tfsearch.ir.dtypes import DType
+from tfsearch.ir.hir.ops import (
+    BinaryAttrs,
+    BroadcastAttrs,
+    CompareAttrs,
+    ConstAttrs,
+    OpKind,
+    TransposeAttrs,
+    UnaryAttrs,
+)
+from tfsearch.ir.hir.program import Program
+from tfsearch.ir.tir.builder import Builder
+from tfsearch.ir.tir.expr import Const, Expr, ExprLike, as_expr
+from tfsearch.ir.tir.nodes import Buffer, MemorySpace, Scalar, Window, window
+
+Axis = str | None
+Labels = tuple[Axis, ...]
+"""Per dimension of a value: the axis of the domain it runs along; None for extent one."""
+
+
+def compute_dtype(dtype: DType) -> DType:
+    """The type in which registers hold values: 16-bit floats as f32, i8 as i32."""
+    narrow = {DType.F16: DType.F32, DType.BF16: DType.F32, DType.I8: DType.I32}
+    return narrow.get(dtype, dtype)
+
+
+def operand_labels(program: Program, value: int, labels: Labels) -> tuple[Labels, ...]:
+    """Labels of the operands of an elementwise or shape-moving op, from those of its result.
+
+    Raises ``RequestError`` for an op that moves elements in no such way (RESHAPE).
+    """
+    op = program.ops[value]
+    match op.attrs:
+        case BroadcastAttrs(dims):
+            source = program.ops[op.operands[0]].type.sizes
+            return (
+                tuple(
+                    None if extent == 1 else labels[d]
+                    for d, extent in zip(dims, source, strict=True)
+                ),
+            )
+        case TransposeAttrs(perm):
+            inverse: list[Axis] = [None] * len(perm)
+            for i, p in enumerate(perm):
+                inverse[p] = labels[i]
+            return (tuple(inverse),)
+        case _:
+            if op.kind is OpKind.RESHAPE:
+                raise RequestError("recipe.reshape", "a reshape cannot be fused into a recipe")
+            return tuple(labels for _ in op.operands)
+
+
+@dataclass(frozen=True)
+class Lanes:
+    """A fragment's extent: ``count`` lanes along ``axis``, of which ``valid`` exist."""
+
+    count: int
+    axis: str
+    valid: Expr = field(default_factory=lambda: Const(0))
+
+    @staticmethod
+    def of(count: int, axis: str, valid: ExprLike | None = None) -> Lanes:
+        """Lanes of which all, or the first ``valid``, exist."""
+        return Lanes(count, axis, as_expr(count if valid is None else valid))
+
+    @property
+    def whole(self) -> bool:
+        """True when every lane exists."""
+        return self.valid == Const(self.count)
+
+
+Place = Mapping[str, Expr]
+"""Start of the fragment along every axis of the domain, in elements."""
+
+
+class Fragments:
+    """Evaluates values of a program into registers.
+
+    ``buffers`` maps INPUT values to their kernel arguments. Raises ``RequestError`` with the
+    atoms' reasons when the target lacks an instruction for an op.
+    """
+
+    def __init__(
+        self,
+        builder: Builder,
+        program: Program,
+        atoms: AtomTable,
+        accuracy: Accuracy,
+        buffers: Mapping[int, Buffer],
+    ) -> None:
+        self.builder = builder
+        self.program = program
+        self.atoms = atoms
+        self.accuracy = accuracy
+        self.buffers = buffers
+
+    def at(
+        self, place: Place, lanes: Lanes, leaves: Mapping[int, Window] | None = None
+    ) -> FragmentTile:
+        """Evaluation at one place; values computed there are shared between calls on it."""
+        return FragmentTile(self, place, lanes, dict(leaves or {}))
+
+    def atom(self, computes: Computation) -> str:
+        """Id of an atom that computes this; a fast class may be served by a precise atom."""
+        found = self.atoms.usable(computes)
+        if found is None and computes.accuracy != Accuracy.PRECISE.value:
+            relaxed = Computation(
+                computes.kind,
+                computes.fn,
+                computes.shape,
+                computes.dtypes,
+                partial=computes.partial,
+            )
+            found = self.atoms.usable(relaxed)
+        if found is None:
+            reasons = [f"{m.atom.id}: {m.reason}" for m in self.atoms.candidates(computes)]
+            raise RequestError(
+                "recipe.no-atom",
+                f"no instruction for {computes.kind.value} {computes.fn} "
+                f"{'x'.join(map(str, computes.shape))} "
+                f"{'/'.join(d.value for d in computes.dtypes)}; "
+                f"considered {len(reasons)}" + (f", e.g. {reasons[0]}" if reasons else ""),
+            )
+        return found.id
+
+
+class FragmentTile:
+    """Values at one place of the domain."""
+
+    def __init__(
+        self, owner: Fragments, place: Place, lanes: Lanes, leaves: dict[int, Window]
+    ) -> None:
+        self.owner = owner
+        self.place = place
+        self.lanes = lanes
+        self.leaves = leaves
+        self._known: dict[tuple[int, Labels], Window] = {}
+
+    def value(self, value: int, labels: Labels) -> Window:
+        """Register window of a value whose dimensions run along ``labels``."""
+        if value in self.leaves:
+            return self.leaves[value]
+        key = (value, labels)
+        if key not in self._known:
+            self._known[key] = self._evaluate(value, labels)
+        return self._known[key]
+
+    def register(self, stem: str, dtype: DType) -> Window:
+        """A fresh register fragment."""
+        count = self.lanes.count
+        buffer = self.owner.builder.alloc(stem, dtype, (count,), MemorySpace.REGISTER)
+        return window(buffer, (0, count))
+
+    def call(
+        self,
+        kind: Kind,
+        fn: str,
+        dtypes: tuple[DType, ...],
+        *operands: Window | Scalar,
+        partial: bool = False,
+    ) -> None:
+        """Call the atom that computes this on whole fragments."""
+        computes = Computation(
+            kind, fn, (self.lanes.count,), dtypes, self.owner.accuracy.value, partial
+        )
+        self.owner.builder.call(self.owner.atom(computes), *operands)
+
+    def load(self, buffer: Buffer, labels: Labels) -> Window:
+        """Load a fragment of a memory buffer whose dimensions run along ``labels``."""
+        dtype = compute_dtype(buffer.dtype)
+        out = self.register("x", dtype)
+        along = self.lanes.axis in labels
+        source = self.memory(buffer, labels)
+        if not along:
+            self.call(Kind.SPLAT, "", (dtype, buffer.dtype), out, source)
+            return out
+        strided = buffer.dense_strides[labels.index(self.lanes.axis)] != 1
+        partial = not self.lanes.whole
+        fn = "strided" if strided else ""
+        self.call(Kind.LOAD, fn, (dtype, buffer.dtype), out, source, partial=partial or strided)
+        return out
+
+    def store(
+        self, source: Window, buffer: Buffer, labels: Labels, *, stream: bool = False
+    ) -> None:
+        """Store a fragment into a memory buffer whose dimensions run along ``labels``.
+
+        A buffer without the lane axis receives the first lane.
+        """
+        dtype = source.buffer.dtype
+        target = self.memory(buffer, labels)
+        if self.lanes.axis not in labels:
+            self.call(Kind.STORE, "", (buffer.dtype, dtype), target, source, partial=True)
+            return
+        strided = buffer.dense_strides[labels.index(self.lanes.axis)] != 1
+        partial = not self.lanes.whole
+        fn = "strided" if strided else "stream" if stream and not partial else ""
+        self.call(Kind.STORE, fn, (buffer.dtype, dtype), target, source, partial=partial or strided)
+
+    def memory(self, buffer: Buffer, labels: Labels) -> Window:
+        """The memory window of this fragment."""
+        dims: list[tuple[ExprLike, ExprLike]] = []
+        for axis in labels:
+            if axis is None:
+                dims.append((0, 1))
+            elif axis == self.lanes.axis:
+                dims.append((self.place[axis], self.lanes.valid))
+            else:
+                dims.append((self.place[axis], 1))
+        return window(buffer, *dims)
+
+    def _evaluate(self, value: int, labels: Labels) -> Window:
+        program = self.owner.program
+        op = program.ops[value]
+        if op.kind is OpKind.INPUT:
+            return self.load(self.owner.buffers[value], labels)
+        dtype = compute_dtype(op.type.dtype)
+        if isinstance(op.attrs, ConstAttrs):
+            out = self.register("c", dtype)
+            self.call(Kind.FILL, "", (dtype,), out, Scalar(float(op.attrs.value)))
+            return out
+        below = operand_labels(program, value, labels)
+        match op.attrs:
+            case BroadcastAttrs() | TransposeAttrs():
+                return self.value(op.operands[0], below[0])
+            case UnaryAttrs(fn):
+                return self._map(fn.value, dtype, (self.value(op.operands[0], labels),))
+            case BinaryAttrs(fn):
+                pair = tuple(self.value(o, labels) for o in op.operands)
+                return self._map(fn.value, dtype, pair)
+            case _:
+                pass
+        if op.kind is OpKind.CAST:
+            return self._cast(op.operands[0], op.type.dtype, labels)
+        if op.kind is OpKind.SELECT:
+            return self._select(value, dtype, labels)
+        raise RequestError("recipe.op", f"a {op.kind.value} cannot be fused into a fragment")
+
+    def _map(self, fn: str, dtype: DType, operands: tuple[Window, ...]) -> Window:
+        out = self.register("t", dtype)
+        self.call(Kind.MAP, fn, (dtype,), out, *operands)
+        return out
+
+    def _select(self, value: int, dtype: DType, labels: Labels) -> Window:
+        """Comparison and choice are one instruction pair: masks never live in registers."""
+        program = self.owner.program
+        condition, yes, no = program.ops[value].operands
+        x, y = self.value(yes, labels), self.value(no, labels)
+        while program.ops[condition].kind in (OpKind.BROADCAST, OpKind.TRANSPOSE):
+            labels = operand_labels(program, condition, labels)[0]
+            condition = program.ops[condition].operands[0]
+        compare = program.ops[condition]
+        if not isinstance(compare.attrs, CompareAttrs):
+            raise RequestError("recipe.select", "a select must choose by a comparison")
+        a, b = (self.value(o, labels) for o in compare.operands)
+        out = self.register("s", dtype)
+        fn = f"select_{compare.attrs.fn.value}"
+        self.call(Kind.MAP, fn, (dtype, a.buffer.dtype), out, a, b, x, y)
+        return out
+
+    def _cast(self, operand: int, target: DType, labels: Labels) -> Window:
+        source = self.value(operand, labels)
+        have, want = source.buffer.dtype, compute_dtype(target)
+        narrows = target is DType.I8 and self.owner.program.ops[operand].type.dtype is not DType.I8
+        if have is want and not narrows:
+            # Registers keep more precision than the cast asks for: a store rounds once.
+            return source
+        out = self.register("v", want)
+        self.call(Kind.CONVERT, "", (target if narrows else want, have), out, source)
+        return out
