@@ -41,13 +41,15 @@ class Type(Enum):
 class Domain:
     """What is known of a name: its type, its range, and the parameters it depends on.
 
-    ``parameters`` None means that the name is itself one.
+    ``parameters`` None means that the name is itself one. ``inline`` computes a name that depends
+    on none, so that whatever is built on it can be settled at compile time.
     """
 
     type: Type
     lo: Number
     hi: Number
     parameters: frozenset[str] | None = None
+    inline: Run | None = None
 
 
 @dataclass(frozen=True)
@@ -78,7 +80,8 @@ class Code:
     @property
     def domain(self) -> Domain:
         """What users of this expression's name know about it."""
-        return Domain(self.type, self.range.lo, self.range.hi, self.parameters)
+        inline = None if self.parameters else self.run
+        return Domain(self.type, self.range.lo, self.range.hi, self.parameters, inline)
 
 
 def evaluate(code: Code, env: Env) -> Pair:

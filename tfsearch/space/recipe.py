@@ -167,12 +167,11 @@ class RecipeSpace:
         out: dict[str, object] = {}
         for name, code in self.compiled.definitions.items():
             value, error = evaluate(code, env)
-            item: Any = np.ravel(value)[0].item() if np.ndim(value) else np.asarray(value).item()
             if error is not None and bool(np.any(error)):
-                item = "undefined"
-            elif code.type is Type.TEXT:
-                item = self.compiled.strings[item]
-            out[name] = item
+                out[name] = "undefined"
+                continue
+            item: Any = np.asarray(value).reshape(-1).item(0)
+            out[name] = self.compiled.strings[item] if code.type is Type.TEXT else item
         return out
 
     def mask(self, codes: Mapping[str, Any]) -> Any:

@@ -111,7 +111,8 @@ class _Compiler(Functions):
         if wide and not inside(span, INT64):
             raise self.overflow(node, span)
         parameters = frozenset({name}) if domain.parameters is None else domain.parameters
-        return Code(domain.type, span, wide, parameters, lambda env: env(name))
+        run = domain.inline or (lambda env: env(name))
+        return Code(domain.type, span, wide, parameters, run)
 
     def boolean(self, node: ast.BoolOp) -> Code:
         codes = [self.number(value) for value in node.values]
@@ -141,6 +142,7 @@ class _Compiler(Functions):
         if left.type is not right.type:
             kind = Type.FLOAT if Type.FLOAT in (left.type, right.type) else Type.INT
         truth, first, second = truth_of(test), left.run, right.run
+        select: Any = np.where
 
         def run(env: Env) -> Pair:
             chosen, error = truth(env)
@@ -148,7 +150,7 @@ class _Compiler(Functions):
             b, eb = second(env)
             error = either(error, after(ea, chosen))
             error = either(error, after(eb, np.logical_not(chosen)))
-            return np.where(chosen, a, b), error
+            return select(chosen, a, b), error
 
         return Code(
             kind,
