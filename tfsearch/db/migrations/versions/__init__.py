@@ -1,0 +1,1 @@
+"""Schema revisions; a released one never changes."""
