@@ -138,6 +138,8 @@ class Target(Protocol):
     name: str
     runner: str
     """Import path ``package.module:factory`` of the runner; called with a device selector."""
+    preference: int
+    """The present target with the highest one is the default; 0: never chosen by default."""
 
     def devices(self) -> Sequence[Device]:
         """Devices present on this machine, best first; empty when there is none."""

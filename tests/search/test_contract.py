@@ -1,0 +1,114 @@
+"""What every policy keeps to."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.search.problems import FakeProblem, by_product, legal_points, two_recipes
+from tfsearch.core.records import Status
+from tfsearch.search import POLICIES, Policy, Result, make_policy
+from tfsearch.space import Point, Space
+
+NAMES = sorted(POLICIES)
+
+
+def _ok(points: list[Point], start: float = 10.0) -> list[Result]:
+    return [Result(point, Status.OK, start + i) for i, point in enumerate(points)]
+
+
+def _drain(policy: Policy, step: int = 7) -> list[Point]:
+    out: list[Point] = []
+    while batch := policy.ask(step):
+        out.extend(batch)
+        policy.tell(_ok(batch, 1000.0 + len(out)))
+    return out
+
+
+@pytest.fixture(params=NAMES)
+def name(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture
+def problem() -> FakeProblem:
+    return FakeProblem(two_recipes(), by_product)
+
+
+def test_every_legal_point_is_proposed_exactly_once(name: str, problem: FakeProblem) -> None:
+    proposed = _drain(make_policy(name, problem, seed=3))
+    assert len(proposed) == len(set(proposed))
+    assert set(proposed) == set(legal_points(problem.space))
+
+
+def test_the_policy_is_finished_exactly_when_it_gives_less_than_asked(
+    name: str, problem: FakeProblem
+) -> None:
+    policy = make_policy(name, problem)
+    legal = problem.space.count().legal
+    assert len(policy.ask(legal - 1)) == legal - 1
+    assert not policy.finished
+    assert len(policy.ask(5)) == 1
+    assert policy.finished
+    assert policy.ask(5) == []
+
+
+def test_equal_seeds_and_tells_give_equal_proposals(name: str, problem: FakeProblem) -> None:
+    runs = []
+    for _ in range(2):
+        policy = make_policy(name, problem, seed=11)
+        asked = []
+        for _ in range(6):
+            batch = policy.ask(4)
+            policy.tell(_ok(batch, 50.0 + len(asked)))
+            asked.extend(batch)
+        runs.append(asked)
+    assert runs[0] == runs[1]
+
+
+def test_the_seed_matters_where_chance_does(problem: FakeProblem) -> None:
+    for chance in ("random", "ranked"):
+        orders = [make_policy(chance, problem, seed=seed).ask(40) for seed in (1, 2)]
+        assert orders[0] != orders[1]
+
+
+def test_results_of_an_earlier_session_are_never_proposed_again(
+    name: str, problem: FakeProblem
+) -> None:
+    first = make_policy(name, problem, seed=5)
+    done = first.ask(20)
+    resumed = make_policy(name, problem, seed=5)
+    resumed.tell(_ok(done))
+    rest = _drain(resumed)
+    assert not set(rest) & set(done)
+    assert set(rest) | set(done) == set(legal_points(problem.space))
+
+
+def test_failed_points_are_not_proposed_again(name: str, problem: FakeProblem) -> None:
+    policy = make_policy(name, problem)
+    failed = policy.ask(10)
+    policy.tell([Result(point, Status.CRASH) for point in failed])
+    policy.tell([Result(point, Status.CANCELLED) for point in policy.ask(3)])
+    assert not set(_drain(policy)) & set(failed)
+
+
+def test_points_outside_of_the_space_may_be_told(name: str, problem: FakeProblem) -> None:
+    policy = make_policy(name, problem)
+    policy.tell([Result(Point("gone", {"x": 1}), Status.OK, 5.0)])
+    assert set(_drain(policy)) == set(legal_points(problem.space))
+
+
+def test_asking_for_nothing_gives_nothing(name: str, problem: FakeProblem) -> None:
+    policy = make_policy(name, problem)
+    assert policy.ask(0) == []
+    assert not policy.finished
+
+
+def test_a_space_without_legal_points_ends_at_once(name: str) -> None:
+    policy = make_policy(name, FakeProblem(Space(()), by_product))
+    assert policy.ask(3) == []
+    assert policy.finished
+
+
+def test_points_with_unknown_estimates_are_still_proposed(name: str) -> None:
+    problem = FakeProblem(two_recipes(4), lambda points: [float("nan")] * len(points))
+    assert set(_drain(make_policy(name, problem))) == set(legal_points(problem.space))

@@ -1,0 +1,73 @@
+"""What a policy sees: the space, predictions, and the results of what it asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+
+from tfsearch.core.records import Status
+from tfsearch.space import Point, Points, Space
+
+Times = np.ndarray[Any, np.dtype[np.float64]]
+
+
+class Predicted(Protocol):
+    """Times of a batch of points in microseconds: an estimate and a sound lower bound each."""
+
+    @property
+    def estimate_us(self) -> Times:
+        """The estimate, which only ranks."""
+        ...
+
+    @property
+    def bound_us(self) -> Times:
+        """The bound, which alone may remove a point; 0 where nothing is known."""
+        ...
+
+
+class Problem(Protocol):
+    """A space with predictions."""
+
+    @property
+    def space(self) -> Space:
+        """The points to choose from."""
+        ...
+
+    def predict(self, points: Points) -> Predicted:
+        """Predictions of a batch."""
+        ...
+
+
+@dataclass(frozen=True)
+class Result:
+    """What became of a point. ``median_us`` is present exactly when the status is ok."""
+
+    point: Point
+    status: Status
+    median_us: float | None = None
+
+
+class Policy(Protocol):
+    """Proposes points. Deterministic: equal seeds, asks and tells give equal points.
+
+    A session is resumed by telling a new policy everything the old one was told; it then
+    proposes what is left, in an order that may differ from that of an uninterrupted session.
+    """
+
+    name: str
+
+    def ask(self, n: int) -> list[Point]:
+        """At most ``n`` legal points never returned or told before; fewer only at the end."""
+        ...
+
+    def tell(self, results: Sequence[Result]) -> None:
+        """Results of points asked for, or of an earlier session."""
+        ...
+
+    @property
+    def finished(self) -> bool:
+        """True once :meth:`ask` has returned fewer points than it was asked for."""
+        ...
