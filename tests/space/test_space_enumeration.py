@@ -104,7 +104,7 @@ def brute_force(recipe):
 
 
 @given(recipes(), st.integers(1, 9), st.sampled_from([1, 3, 1 << 17]), st.sampled_from([0, 2, 999]))
-@settings(max_examples=250, deadline=None)
+@settings(max_examples=200, deadline=None)
 def test_enumeration_equals_brute_force(recipe, limit, work, hold):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(join, "WORK", work)
@@ -134,7 +134,7 @@ def test_enumeration_equals_brute_force(recipe, limit, work, hold):
 
 
 @given(recipes())
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=80, deadline=None)
 def test_a_point_is_charged_to_the_first_constraint_in_the_charge_order(recipe):
     flat = tuple(
         Constraint(c.code, f"({c.expression.text}) or False", c.reason) for c in recipe.constraints
@@ -151,7 +151,7 @@ def test_a_point_is_charged_to_the_first_constraint_in_the_charge_order(recipe):
 
 
 @given(recipes())
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=80, deadline=None)
 def test_check_names_exactly_the_constraints_that_fail(recipe):
     space = Space((recipe,))
     for params, failing in brute_force(recipe):
@@ -159,7 +159,7 @@ def test_check_names_exactly_the_constraints_that_fail(recipe):
 
 
 @given(recipes())
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=60, deadline=None)
 def test_neighbours_are_the_legal_single_moves_and_symmetric(recipe):
     space = Space((recipe,))
     legal = [Point("r", params) for params, failing in brute_force(recipe) if not failing]

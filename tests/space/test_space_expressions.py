@@ -1,6 +1,7 @@
 """Expressions: what parses, what is refused, and that values are Python's."""
 
 import ast
+import functools
 import math
 
 import numpy as np
@@ -18,7 +19,7 @@ HOSTILE = [
     ("__builtins__", 1, "usable name"),
     ("eval('1')", 1, "'eval'"),
     ("max(a, b)(1)", 1, "call"),
-    ("max(*a)", 5, "unpacking"),
+    ("max(*a, b)", 5, "unpacking"),
     ("max(a, key=b)", 1, "arguments"),
     ("(x := 3)", 2, ":="),
     ("f'{a}'", 1, "f-string"),
@@ -75,11 +76,10 @@ def test_what_is_outside_the_grammar_is_refused_with_its_place(text, column, wha
 @settings(max_examples=300, deadline=None)
 def test_any_text_parses_or_is_a_request_error(text):
     try:
-        expr = parse(text)
+        found = parse(text).names
     except RequestError as error:
-        assert error.code == "space.expression"
-    else:
-        assert all(isinstance(name, str) for name in expr.names)
+        found = error.code
+    assert isinstance(found, frozenset) or found == "space.expression"
 
 
 RESTRICTIONS = [
@@ -105,7 +105,17 @@ def test_restrictions_of_published_tuners_mean_what_python_means(text):
     assert got.tolist() == [bool(eval(code, {}, row)) for row in rows]  # noqa: S307
 
 
+@functools.cache
 def _numeric(depth):
+    return st.deferred(lambda: _some_number(depth))
+
+
+@functools.cache
+def _condition(depth):
+    return st.deferred(lambda: _some_condition(depth))
+
+
+def _some_number(depth):
     leaf = st.sampled_from(["a", "b", "c", "0", "1", "3", "7", "2.5", "True"])
     if depth == 0:
         return leaf
@@ -125,7 +135,7 @@ def _numeric(depth):
     )
 
 
-def _condition(depth):
+def _some_condition(depth):
     comparison = st.tuples(
         _numeric(max(depth - 1, 0)),
         st.sampled_from(["<", "<=", "==", "!=", ">", ">="]),
@@ -155,29 +165,34 @@ def _python(text, row):
         return None
 
 
+def _value_or_overflow(text, env):
+    try:
+        return parse(text).evaluate(env)
+    except RequestError as error:
+        if error.code != "space.expression-overflow":
+            raise
+        return None
+
+
 @given(_numeric(3))
 @settings(max_examples=300, deadline=None)
 def test_numbers_equal_pythons_and_are_zero_where_python_raises(text):
     a, b, c = (x.ravel() for x in np.meshgrid([-3, 0, 1, 4], [-2, 0, 5], [False, True]))
-    try:
-        got = parse(text).evaluate({"a": a, "b": b, "c": c})
-    except RequestError as error:
-        assert error.code == "space.expression-overflow"
+    got = _value_or_overflow(text, {"a": a, "b": b, "c": c})
+    if got is None:
         return
     got = np.broadcast_to(got, a.shape)
     for i in range(a.size):
         want = _python(text, {"a": int(a[i]), "b": int(b[i]), "c": bool(c[i])})
-        assert got[i] == (0 if want is None else pytest.approx(want, rel=1e-12, abs=1e-12))
+        assert got[i] == (0 if want is None else pytest.approx(float(want), rel=1e-12, abs=1e-12))
 
 
 @given(_condition(3))
 @settings(max_examples=300, deadline=None)
 def test_conditions_equal_pythons_and_are_false_where_python_raises(text):
     a, b, c = (x.ravel() for x in np.meshgrid([-3, 0, 1, 4], [-2, 0, 5], [False, True]))
-    try:
-        got = parse(text).evaluate({"a": a, "b": b, "c": c})
-    except RequestError as error:
-        assert error.code == "space.expression-overflow"
+    got = _value_or_overflow(text, {"a": a, "b": b, "c": c})
+    if got is None:
         return
     got = np.broadcast_to(got, a.shape)
     for i in range(a.size):

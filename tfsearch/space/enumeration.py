@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from tfsearch.space import join
+from tfsearch.space.grammar import INT_MAX
 from tfsearch.space.join import Block, Tally
 from tfsearch.space.plan import Component, Plan, make_plan
 from tfsearch.space.recipe import RecipeSpace
@@ -45,6 +46,9 @@ class Enumeration:
     def __init__(self, recipe: RecipeSpace) -> None:
         self.recipe = recipe
         self._results: dict[int, _Result] = {}
+        # Where indices do not fit, points are only counted, and no index leaves this class.
+        fits = recipe.points <= INT_MAX
+        self._strides = {name: stride * fits for name, stride in recipe.strides.items()}
 
     @cached_property
     def plan(self) -> Plan:
@@ -93,7 +97,7 @@ class Enumeration:
         component = self.plan.components[position]
         tally = Tally()
         kept: list[Block] = []
-        for block in join.stream(component, self.recipe.compiled, self.recipe.strides, tally):
+        for block in join.stream(component, self.recipe.compiled, self._strides, tally):
             if tally.legal <= HOLD:
                 kept.append(block)
             else:
@@ -166,7 +170,7 @@ class Enumeration:
         for level in reversed(component.levels):
             rest, own = np.divmod(rest, level.size)
             codes[level.name] = own.astype(join.code_type(level.size))
-            index += own * self.recipe.strides[level.name]
+            index += own * self._strides[level.name]
         return Block(codes, index)
 
 

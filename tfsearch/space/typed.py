@@ -111,8 +111,11 @@ class _Compiler(Functions):
         if wide and not inside(span, INT64):
             raise self.overflow(node, span)
         parameters = frozenset({name}) if domain.parameters is None else domain.parameters
-        run = domain.inline or (lambda env: env(name))
-        return Code(domain.type, span, wide, parameters, run)
+
+        def read(env: Env) -> Pair:
+            return env(name)
+
+        return Code(domain.type, span, wide, parameters, domain.inline or read)
 
     def boolean(self, node: ast.BoolOp) -> Code:
         codes = [self.number(value) for value in node.values]
