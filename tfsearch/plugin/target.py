@@ -7,6 +7,7 @@ device: its space, predictions, lowering and emission.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,6 +16,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from tfsearch.atoms.table import AtomTable
+from tfsearch.core import keys
 from tfsearch.core.launch import LaunchSpec
 from tfsearch.core.records import BuildKey, DeviceRecord, Refusal, Status, ToolchainRecord
 from tfsearch.ir.tir.nodes import Module
@@ -27,13 +29,35 @@ ENTRY_POINT_GROUP = "tfsearch.targets"
 
 @dataclass(frozen=True)
 class Source:
-    """Emitted source of one candidate: text, language, launch, the flags it cannot do without."""
+    """Emitted source of one candidate: text, language, launch, the flags it cannot do without.
+
+    ``features`` are the architecture features that the generator was allowed to use; they and
+    ``flags`` are strings without order of importance except as given.
+    """
 
     text: str
     language: str
     launch: LaunchSpec
     features: tuple[str, ...]
     flags: tuple[str, ...]
+
+    def to_bytes(self) -> bytes:
+        """Everything but the launch and the features as canonical text, to be kept by content."""
+        fields = {"text": self.text, "language": self.language, "flags": list(self.flags)}
+        return keys.canonical(fields).encode()
+
+    @staticmethod
+    def from_bytes(data: bytes, launch: LaunchSpec, features: tuple[str, ...]) -> Source:
+        """Inverse of :meth:`to_bytes`; ``ValueError`` for anything else."""
+        fields = json.loads(data)
+        if not isinstance(fields, dict) or set(fields) != {"text", "language", "flags"}:
+            raise ValueError("not a source")
+        return Source(fields["text"], fields["language"], launch, features, tuple(fields["flags"]))
+
+    @property
+    def digest(self) -> str:
+        """Content hash of :meth:`to_bytes`: the ``source`` of a build's key."""
+        return keys.digest_bytes(self.to_bytes())
 
 
 @dataclass(frozen=True)
@@ -52,11 +76,16 @@ class Prediction:
 
 @dataclass(frozen=True)
 class Device:
-    """A device that is present: its record, a selector text, facts for people."""
+    """A device that is present: its record, a selector text, facts for people.
+
+    ``shares_cpu``: kernels run on the cores that compile, so nothing is compiled while a
+    candidate is timed.
+    """
 
     record: DeviceRecord
     selector: str
     facts: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    shares_cpu: bool = False
 
 
 @dataclass(frozen=True)
@@ -81,8 +110,16 @@ class Compiler(Protocol):
         """Probe user flags on an empty file; ``RequestError`` when one is rejected."""
         ...
 
+    def key_flags(self, flags: Sequence[str]) -> tuple[str, ...]:
+        """What a build's key holds as its flags when the user gives these, whatever the source."""
+        ...
+
     def key(self, source: Source, flags: Sequence[str], macros: Sequence[str]) -> BuildKey:
-        """Identity of the build that :meth:`compile` would make now."""
+        """Identity of the build that :meth:`compile` would make now.
+
+        Its ``source`` is ``source.digest`` (which covers the source's own flags), its ``flags``
+        are ``key_flags(flags)``.
+        """
         ...
 
     def compile(
@@ -97,6 +134,18 @@ class Compiler(Protocol):
     ) -> CompileOutcome:
         """Compile to ``out``. Thread-safe; runs the compiler in its own process group."""
         ...
+
+
+@dataclass(frozen=True)
+class Baseline:
+    """What the user would run without tfsearch, timed beside the finalists.
+
+    ``factory`` is an import path ``package.module:factory``; the measuring process calls it with
+    the workload record and gets a function ``(inputs, outputs)`` of mappings of arrays.
+    """
+
+    name: str
+    factory: str
 
 
 class Problem(Protocol):
@@ -129,6 +178,10 @@ class Problem(Protocol):
 
     def probes(self, point: Point) -> tuple[str, ...]:
         """Names of the machine-speed probes that matter to this candidate."""
+        ...
+
+    def baseline(self) -> Baseline | None:
+        """What to compare the winner with, in the same accuracy class; None: there is none."""
         ...
 
 
