@@ -251,7 +251,10 @@ def _create_or_upgrade(url: URL) -> Callable[[Connection], None]:
 def _create(connection: Connection) -> None:
     schema.metadata.create_all(connection)
     connection.execute(
-        text("CREATE TABLE alembic_version (version_num VARCHAR(32) NOT NULL PRIMARY KEY)")
+        text(
+            "CREATE TABLE alembic_version (version_num VARCHAR(32) NOT NULL, "
+            "CONSTRAINT alembic_version_pkc PRIMARY KEY (version_num))"
+        )
     )
     connection.execute(text("INSERT INTO alembic_version VALUES (:head)"), {"head": schema.HEAD})
     connection.execute(schema.meta.insert(), [{"name": "application", "value": schema.APPLICATION}])

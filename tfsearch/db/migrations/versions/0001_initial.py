@@ -293,25 +293,26 @@ def _create_trials() -> None:
         sa.Column("finished_at", sa.Text(), nullable=False),
         sa.Column("content", sa.Text(), nullable=False),
         sa.CheckConstraint(
-            "(status = 'ok') = (censored IS NOT NULL)", name="ck_trials_censored_when_ok"
+            "(status = 'ok') = (censored IS NOT NULL)", name=op.f("ck_trials_censored_when_ok")
         ),
         sa.CheckConstraint(
-            "(status = 'ok') = (ci_high_us IS NOT NULL)", name="ck_trials_ci_high_us_when_ok"
+            "(status = 'ok') = (ci_high_us IS NOT NULL)", name=op.f("ck_trials_ci_high_us_when_ok")
         ),
         sa.CheckConstraint(
-            "(status = 'ok') = (ci_low_us IS NOT NULL)", name="ck_trials_ci_low_us_when_ok"
+            "(status = 'ok') = (ci_low_us IS NOT NULL)", name=op.f("ck_trials_ci_low_us_when_ok")
         ),
         sa.CheckConstraint(
-            "(status = 'ok') = (median_us IS NOT NULL)", name="ck_trials_median_us_when_ok"
+            "(status = 'ok') = (median_us IS NOT NULL)", name=op.f("ck_trials_median_us_when_ok")
         ),
         sa.CheckConstraint(
-            "(status = 'ok') = (sample_count IS NOT NULL)", name="ck_trials_sample_count_when_ok"
+            "(status = 'ok') = (sample_count IS NOT NULL)",
+            name=op.f("ck_trials_sample_count_when_ok"),
         ),
         sa.CheckConstraint(
             "status <> 'ok' OR (context_id IS NOT NULL AND build_id IS NOT NULL)",
-            name="ck_trials_ok_is_keyed",
+            name=op.f("ck_trials_ok_is_keyed"),
         ),
-        sa.CheckConstraint("median_us > 0", name="ck_trials_median_us_positive"),
+        sa.CheckConstraint("median_us > 0", name=op.f("ck_trials_median_us_positive")),
         sa.ForeignKeyConstraint(["build_id"], ["builds.id"], name="fk_trials_build_id"),
         sa.ForeignKeyConstraint(["build_key_id"], ["build_keys.id"], name="fk_trials_build_key_id"),
         sa.ForeignKeyConstraint(["context_id"], ["contexts.id"], name="fk_trials_context_id"),
