@@ -1,0 +1,212 @@
+"""Operands are what the atom's contract asks for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from math import gcd
+
+from tfsearch.atoms.contract import Access
+from tfsearch.ir.tir.nodes import Buffer, Io, Scalar, Window
+from tfsearch.prove.forms import ZERO, Form, combine
+from tfsearch.prove.points import enumerate_points
+from tfsearch.prove.site import CallSite, Resolved, Rule
+
+
+def check_kind(site: CallSite) -> Iterable[str]:
+    """A window where memory is asked for, a number where a scalar is."""
+    out: list[str] = []
+    for operand in site.operands:
+        is_window = isinstance(operand.operand, Window)
+        if is_window != bool(operand.spec.spaces):
+            wanted = "a window of a buffer" if operand.spec.spaces else "a number"
+            found = "a window" if is_window else "a number"
+            out.append(
+                f"operand {operand.spec.name} of {site.atom.id} is {found}; it takes {wanted}"
+            )
+        elif isinstance(operand.operand, Scalar):
+            dtype, value = operand.spec.dtype, operand.operand.value
+            if dtype is not None and not dtype.is_float and value != int(value):
+                out.append(f"operand {operand.spec.name} is {value}; {dtype.value} takes integers")
+    return out
+
+
+def check_io(site: CallSite) -> Iterable[str]:
+    """Inputs are never written."""
+    out: list[str] = []
+    for operand in site.windows:
+        io = site.io.get(operand.window.buffer.name)
+        if io in (Io.IN, Io.PREPARED) and operand.spec.access is not Access.READ:
+            out.append(
+                f"operand {operand.spec.name} of {site.atom.id} is written, but "
+                f"{operand.window.buffer.name} is an argument '{io.value}', which is read only"
+            )
+    return out
+
+
+def check_space(site: CallSite) -> Iterable[str]:
+    """Buffers live where the atom can reach them."""
+    out: list[str] = []
+    for operand in site.windows:
+        buffer = operand.window.buffer
+        if operand.spec.spaces and buffer.space not in operand.spec.spaces:
+            wanted = ", ".join(sorted(space.value for space in operand.spec.spaces))
+            out.append(
+                f"operand {operand.spec.name} of {site.atom.id} is in {buffer.space.value} "
+                f"({buffer.name}); it must be in {wanted}"
+            )
+    return out
+
+
+def check_dtype(site: CallSite) -> Iterable[str]:
+    """Element types agree."""
+    out: list[str] = []
+    for operand in site.windows:
+        dtype, have = operand.spec.dtype, operand.window.buffer.dtype
+        if dtype is not None and have is not dtype:
+            out.append(
+                f"operand {operand.spec.name} of {site.atom.id} is {have.value} "
+                f"({operand.window.buffer.name}); it must be {dtype.value}"
+            )
+    return out
+
+
+def check_shape(site: CallSite) -> Iterable[str]:
+    """Tiles have the contract's shape, or less where partial tiles are allowed."""
+    out: list[str] = []
+    for operand in site.windows:
+        spec = operand.spec
+        shape = spec.shape
+        missing = len(shape) - len(operand.extents)
+        extents = operand.extents if missing <= 0 else ((1, ()),) * missing + operand.extents
+        offset = len(extents) - len(shape)
+        for dim, extent in enumerate(extents):
+            size = 1 if dim < offset else shape[dim - offset]
+            partial = dim >= offset and bool(spec.partial) and spec.partial[dim - offset]
+            if extent == (size, ()) or _fits(site, extent, size, partial=partial):
+                continue
+            text = site.scope.algebra.text(extent)
+            wanted = f"at most {size}" if partial else str(size)
+            out.append(
+                f"operand {spec.name} of {site.atom.id} has extent {text} in dimension "
+                f"{dim - max(missing, 0)} of {operand.window.buffer.name}; the tile "
+                f"{_tile(shape)} takes {wanted}"
+            )
+    return out
+
+
+def _fits(site: CallSite, extent: Form, size: int, *, partial: bool) -> bool:
+    scope = site.scope
+    if scope.upper(extent) <= size and (partial or scope.lower(extent) >= size):
+        return True
+    if not extent[1]:
+        return False
+    points = enumerate_points(scope, (extent,), site.limits.enumeration_points)
+    if points is None:
+        return False
+    values = points.value(scope.algebra, extent)
+    return bool((values <= size).all() and (partial or (values >= size).all()))
+
+
+def check_dense(site: CallSite) -> Iterable[str]:
+    """The innermost dimensions of a tile lie next to one another."""
+    out: list[str] = []
+    for operand in site.windows:
+        spec = operand.spec
+        strides = operand.window.buffer.dense_strides
+        wanted = 1
+        for back in range(1, min(spec.dense, len(spec.shape), len(strides)) + 1):
+            extent = spec.shape[-back]
+            if extent > 1 and strides[-back] != wanted:
+                out.append(
+                    f"operand {spec.name} of {site.atom.id} needs stride {wanted} in dimension "
+                    f"{len(strides) - back}; {operand.window.buffer.name} has {strides[-back]}"
+                )
+            wanted *= extent
+    return out
+
+
+def check_alignment(site: CallSite) -> Iterable[str]:
+    """Addresses are multiples of the contract's alignment."""
+    out: list[str] = []
+    for operand in site.windows:
+        spec, buffer = operand.spec, operand.window.buffer
+        if spec.alignment <= 1 or buffer.space.is_register:
+            continue
+        known = alignment_of(site, buffer, operand)
+        if known % spec.alignment:
+            out.append(
+                f"operand {spec.name} of {site.atom.id} needs an address that is a multiple of "
+                f"{spec.alignment} bytes; {buffer.name} (align {buffer.alignment}) is known to "
+                f"be a multiple of {known} there"
+            )
+    return out
+
+
+def alignment_of(site: CallSite, buffer: Buffer, operand: Resolved) -> int:
+    """What the window's address is known to be a multiple of, bytes."""
+    offset = ZERO
+    for start, stride in zip(operand.starts, buffer.dense_strides, strict=True):
+        offset = combine(offset, start, stride)
+    size = buffer.dtype.bytes
+    known = gcd(buffer.alignment, site.scope.multiple(offset) * size)
+    wanted = operand.spec.alignment
+    if known % wanted == 0 or buffer.alignment % wanted or not offset[1]:
+        return known
+    points = enumerate_points(site.scope, (offset,), site.limits.enumeration_points)
+    if points is None:
+        return known
+    values = points.value(site.scope.algebra, offset) * size
+    return wanted if bool((values % wanted == 0).all()) else known
+
+
+def check_register_index(site: CallSite) -> Iterable[str]:
+    """Registers have names, not addresses: their indices are literals after unrolling."""
+    out: list[str] = []
+    for operand in site.windows:
+        buffer = operand.window.buffer
+        if not buffer.space.is_register:
+            continue
+        for dim, start in enumerate(operand.starts):
+            if start[1] and not site.scope.static(start):
+                out.append(
+                    f"{buffer.space.value} {buffer.name} is indexed by "
+                    f"{site.scope.algebra.text(start)} in dimension {dim}; only literals and "
+                    f"variables of unrolled loops can index registers"
+                )
+    return out
+
+
+def check_distinct(site: CallSite) -> Iterable[str]:
+    """A call does not write one place through two operands."""
+    if len(site.windows) < 2:
+        return ()
+    return list(_doubled(site))
+
+
+def _doubled(site: CallSite) -> Iterator[str]:
+    written = [o for o in site.windows if o.spec.access is not Access.READ]
+    for index, left in enumerate(written):
+        for right in written[index + 1 :]:
+            same = left.window.buffer.name == right.window.buffer.name
+            if same and left.starts == right.starts:
+                yield (
+                    f"operands {left.spec.name} and {right.spec.name} of {site.atom.id} both "
+                    f"write the same window of {left.window.buffer.name}"
+                )
+
+
+def _tile(shape: tuple[int, ...]) -> str:
+    return "×".join(map(str, shape)) or "1"
+
+
+CONTRACT_RULES: tuple[Rule[CallSite], ...] = (
+    Rule("tir.operand-kind", check_kind),
+    Rule("tir.write-to-input", check_io),
+    Rule("tir.operand-space", check_space),
+    Rule("tir.operand-dtype", check_dtype),
+    Rule("tir.operand-shape", check_shape),
+    Rule("tir.operand-layout", check_dense),
+    Rule("tir.operand-alignment", check_alignment),
+    Rule("tir.register-index", check_register_index),
+    Rule("tir.operand-aliased", check_distinct),
+)

@@ -1,0 +1,169 @@
+"""Buffers: names, shapes, layouts, capacities of the spaces they live in."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from tfsearch.ir.tir.nodes import Alloc, Buffer, Io, Kernel, MemorySpace, Module
+from tfsearch.ir.tir.walk import Path
+from tfsearch.prove.limits import Limits, footprint
+from tfsearch.prove.site import Rule, Site
+from tfsearch.prove.storage import peaks
+
+
+def buffer_of(site: Site) -> Buffer:
+    """The buffer that the statement allocates."""
+    if not isinstance(site.statement, Alloc):
+        raise TypeError("not an allocation")
+    return site.statement.buffer
+
+
+def check_alloc_space(site: Site) -> Iterable[str]:
+    """Only spaces that the target has, and never arguments' memory."""
+    buffer = buffer_of(site)
+    if buffer.space is MemorySpace.GLOBAL:
+        yield f"{buffer.name} is allocated in global memory, which holds arguments only"
+    elif buffer.space not in site.limits.capacity:
+        have = ", ".join(sorted(space.value for space in site.limits.capacity)) or "none"
+        yield f"{buffer.name} is in {buffer.space.value}, which the target lacks; it has {have}"
+
+
+def check_alloc_scratch(site: Site) -> Iterable[str]:
+    """Memory that all units share comes to life for all of them."""
+    buffer = buffer_of(site)
+    if buffer.space is MemorySpace.SCRATCH and site.divergent:
+        yield f"scratch {buffer.name} is shared by all units, but {site.divergent}"
+
+
+def check_alloc_empty(site: Site) -> Iterable[str]:
+    """Buffers have elements."""
+    yield from empty_shape(buffer_of(site))
+
+
+def check_alloc_layout(site: Site) -> Iterable[str]:
+    """Strides and alignment make sense."""
+    yield from bad_layout(buffer_of(site), writable=True)
+
+
+def empty_shape(buffer: Buffer) -> Iterator[str]:
+    """A message where a buffer has no element."""
+    if not buffer.shape or min(buffer.shape) < 1:
+        shown = ", ".join(map(str, buffer.shape))
+        yield f"{buffer.name}[{shown}] has no element; every dimension is at least 1"
+
+
+def bad_layout(buffer: Buffer, *, writable: bool) -> Iterator[str]:
+    """Messages for impossible strides and alignments."""
+    alignment = buffer.alignment
+    if alignment < 1 or alignment & (alignment - 1):
+        yield f"{buffer.name} has alignment {alignment}; it must be a power of two"
+    strides = buffer.strides
+    if strides is None:
+        return
+    if len(strides) != len(buffer.shape):
+        yield f"{buffer.name} has {len(strides)} strides for {len(buffer.shape)} dimensions"
+        return
+    if min(strides, default=0) < 0:
+        yield f"{buffer.name} has strides {list(strides)}; none may be negative"
+        return
+    if writable:
+        span = 1
+        for stride, extent in sorted(zip(strides, buffer.shape, strict=True)):
+            if extent > 1 and stride < span:
+                yield (
+                    f"{buffer.name} is written, but with shape {list(buffer.shape)} and strides "
+                    f"{list(strides)} elements overlap; a stride must be at least {span}"
+                )
+                return
+            span += (extent - 1) * stride
+
+
+def kernel_findings(kernel: Kernel, limits: Limits) -> Iterator[tuple[str, Path, str]]:
+    """(code, place, message) for the kernel's head: units and arguments."""
+    if not 1 <= kernel.units <= limits.max_units:
+        yield (
+            "tir.units",
+            (),
+            f"kernel has {kernel.units} units; the target runs 1 to {limits.max_units}",
+        )
+    seen: set[str] = set()
+    for param in kernel.params:
+        buffer = param.buffer
+        if buffer.name in seen:
+            yield "tir.name-duplicate", (), f"two arguments are named {buffer.name}"
+        seen.add(buffer.name)
+        if buffer.space is not MemorySpace.GLOBAL:
+            yield (
+                "tir.alloc-space",
+                (),
+                f"argument {buffer.name} is in {buffer.space.value}; arguments are in global",
+            )
+        for text in empty_shape(buffer):
+            yield "tir.buffer-empty", (), text
+        for text in bad_layout(buffer, writable=param.io in (Io.OUT, Io.INOUT)):
+            yield "tir.buffer-layout", (), text
+
+
+def capacity_findings(kernel: Kernel, limits: Limits) -> Iterator[tuple[str, Path, str]]:
+    """(code, place, message) for spaces whose capacity is exceeded."""
+    for space, peak in peaks(kernel, lambda buffer: footprint(buffer, limits)).items():
+        capacity = limits.capacity.get(space)
+        if capacity is not None and peak.amount > capacity:
+            unit = {MemorySpace.REGISTER: "registers", MemorySpace.TILE: "tiles"}
+            what = unit.get(space, "bytes")
+            held = ", ".join(f"{name} {size}" for name, size in peak.holders)
+            yield (
+                "tir.capacity",
+                peak.path,
+                f"{peak.amount} {what} of {space.value} are alive at once ({held}); there are "
+                f"{capacity}",
+            )
+
+
+def module_findings(module: Module) -> Iterator[tuple[str, int, str]]:
+    """(code, kernel index, message) for prepared arguments and the kernels that fill them."""
+    main = len(module.kernels) - 1
+    names = [kernel.name for kernel in module.kernels]
+    for index, name in enumerate(names):
+        if name in names[:index]:
+            yield "tir.name-duplicate", index, f"two kernels are named {name}"
+    prepared = {p.buffer.name: p.buffer for p in module.main.params if p.io is Io.PREPARED}
+    inputs = {p.buffer.name: p.buffer for p in module.main.params if p.io is Io.IN}
+    filled: dict[str, str] = {}
+    for index, kernel in enumerate(module.prepares):
+        for param in kernel.params:
+            buffer, name = param.buffer, param.buffer.name
+            if param.io is Io.OUT:
+                if name not in prepared:
+                    yield "tir.prepare-unused", index, f"{name} is no prepared argument of main"
+                elif name in filled:
+                    text = f"{name} is filled by {filled[name]} already"
+                    yield "tir.prepare-duplicate", index, text
+                elif _differ(buffer, prepared[name]):
+                    text = f"{name} differs from the prepared argument of {module.main.name}"
+                    yield "tir.prepare-mismatch", index, text
+                filled[name] = kernel.name
+            elif param.io is not Io.IN:
+                text = f"{name} is '{param.io.value}'; a prepare kernel takes in and out"
+                yield "tir.prepare-io", index, text
+            elif name in inputs and _differ(buffer, inputs[name]):
+                text = f"{name} differs from the argument of {module.main.name}"
+                yield "tir.prepare-mismatch", index, text
+    for name in sorted(set(prepared) - set(filled)):
+        yield "tir.prepare-missing", main, f"no prepare kernel fills {name}"
+
+
+def _differ(left: Buffer, right: Buffer) -> bool:
+    return (left.dtype, left.shape, left.dense_strides) != (
+        right.dtype,
+        right.shape,
+        right.dense_strides,
+    )
+
+
+ALLOC_RULES: tuple[Rule[Site], ...] = (
+    Rule("tir.alloc-space", check_alloc_space),
+    Rule("tir.scratch-divergent", check_alloc_scratch),
+    Rule("tir.buffer-empty", check_alloc_empty),
+    Rule("tir.buffer-layout", check_alloc_layout),
+)
