@@ -27,6 +27,7 @@ _MEMORY = re.compile(
     r"out of memory|virtual memory exhausted|memory exhausted|annot allocate memory|bad_alloc"
     r"|OutOfMemory|failed to map segment|annot allocate"
 )
+_DIAGNOSTIC = re.compile(r"\S+:\d+(:\d+)?: (fatal error|error|warning|note):")
 _CPU_TIME = re.compile(r"CPU time limit exceeded signal terminated")
 
 
@@ -115,21 +116,18 @@ class Job:
 def classify(done: Completed, sources: Sequence[str]) -> tuple[Status, str]:
     """Status and one-line message of a failed compiler run.
 
-    A diagnostic about the source's own text is a ``COMPILE_ERROR`` even where it quotes words
-    that compilers use when they crash.
+    ``sources`` are the texts compiled. A diagnostic about the source's own text is a
+    ``COMPILE_ERROR`` even where it quotes words that compilers use when they crash.
     """
     if done.returncode < 0:
         name = signal_name(done.returncode)
         if name == "SIGXCPU":
             return Status.COMPILE_TIMEOUT, "the compiler used up its processor time"
         return Status.COMPILE_CRASH, f"the compiler was killed by {name}"
-    lines = [line.rstrip() for line in done.stderr.splitlines() + done.stdout.splitlines()]
-    located = re.compile("|".join(rf"{re.escape(name)}:\d+" for name in sources))
-    for line in lines:
-        about_source = re.match(r"\s+\d* *\|", line) or (
-            located.match(line) and not re.match(r"\S+ internal compiler error", line)
-        )
-        if about_source:
+    quoted = {line.strip() for text in sources for line in text.splitlines()}
+    for line in done.output.splitlines():
+        # Compilers quote the source under a diagnostic, gcc and newer clang behind a "|".
+        if line.strip() in quoted or re.match(r"\s*\d* *\|", line) or _DIAGNOSTIC.match(line):
             continue
         if _CPU_TIME.search(line):
             return Status.COMPILE_TIMEOUT, line.strip()
@@ -150,6 +148,16 @@ def workdir(prefix: str) -> Iterator[Path]:
     """A fresh folder without symbolic links in its path, removed afterwards."""
     with tempfile.TemporaryDirectory(prefix=prefix, ignore_cleanup_errors=True) as text:
         yield Path(os.path.realpath(text))
+
+
+def write_source(path: Path, text: str) -> None:
+    """Write a source for the compiler; ``NotSavedError`` when the temporary folder is full."""
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise NotSavedError(
+            "toolchain.workdir", f"cannot write in {path.parent}: {error.strerror or error}"
+        ) from error
 
 
 def deliver(built: Path, out: Path) -> None:

@@ -15,7 +15,7 @@ from tfsearch.core.errors import RequestError, UnavailableError
 from tfsearch.core.records import Status, ToolchainRecord
 from tfsearch.core.settings import Settings, scrubbed_environment
 from tfsearch.toolchain import flags as flag_rules
-from tfsearch.toolchain.build import CompileResult, Job, deliver, workdir
+from tfsearch.toolchain.build import CompileResult, Job, deliver, workdir, write_source
 from tfsearch.toolchain.filehash import Store
 from tfsearch.toolchain.headers import HeaderDigests
 from tfsearch.toolchain.identity import Identity, Prober, processor_text, reason
@@ -140,7 +140,7 @@ class Toolchain:
         :attr:`record` raises.
         """
         flag_rules.refuse(flags)
-        given = [*flag_rules.absolute(flags, os.getcwd()), *_defines(macros)]
+        given = [*flag_rules.absolute(flags), *_defines(macros)]
         digest = self._headers.digest(self.record.digest, source, given, SOURCE_NAME)
         if not flag_rules.is_native(flags):
             return digest
@@ -168,19 +168,19 @@ class Toolchain:
         """
         flag_rules.refuse(flags)
         self._require()
-        given = [*flag_rules.absolute(flags, os.getcwd()), *_defines(macros)]
+        given = [*flag_rules.absolute(flags), *_defines(macros)]
         with workdir("tfsearch-build-") as folder:
             job = Job(folder, self._environment(folder), timeout_s, memory_bytes, self._threads)
             objects: list[str] = []
             for index, text in enumerate((source, *extra_sources)):
                 name = SOURCE_NAME if index == 0 else f"extra{index}.c"
-                (folder / name).write_text(text, encoding="utf-8")
+                write_source(folder / name, text)
                 objects.append(f"{name[:-2]}.o")
                 job.run(self._compile_command(name, objects[-1], given, folder))
             job.run(self._link_command(objects, "kernel.so", fast=True), more=self._needs_runtime)
             if job.needs_runtime:
                 job.run(self._link_command(objects, "kernel.so", fast=False))
-            result = job.result([SOURCE_NAME, *(f"{name[:-2]}.c" for name in objects)])
+            result = job.result((source, *extra_sources))
             if result.status is Status.OK:
                 deliver(folder / "kernel.so", out)
             return result
@@ -231,7 +231,7 @@ class Toolchain:
         return min(os.cpu_count() or 1, 16) if self.family == "zig" else 1
 
     def _complaint(self, flags: Sequence[str]) -> str:
-        given = flag_rules.absolute(flags, os.getcwd())
+        given = flag_rules.absolute(flags)
         fields: dict[str, object] = {"toolchain": self.record.digest, "flags": given}
         if flag_rules.is_native(flags):
             fields["processor"] = processor_text()
@@ -241,7 +241,7 @@ class Toolchain:
         if cached is not None:
             return str(cached)
         with workdir("tfsearch-flags-") as folder:
-            (folder / SOURCE_NAME).write_text("")
+            write_source(folder / SOURCE_NAME, "")
             done = self._run(self._compile_command(SOURCE_NAME, "kernel.o", given, folder), folder)
         if done.timed_out:
             return reason(done)
@@ -258,18 +258,17 @@ class Toolchain:
         cached = self._store.get("native", key)
         if cached is not None:
             return str(cached)
-        given = flag_rules.absolute(flags, os.getcwd())
+        given = flag_rules.absolute(flags)
         with workdir("tfsearch-native-") as folder:
-            (folder / SOURCE_NAME).write_text("")
+            write_source(folder / SOURCE_NAME, "")
             command = [*self._driver, *self.base_flags, *given, "-E", SOURCE_NAME]
             macros = self._run([*command, "-dM"], folder)
             inner = self._run([*command, "-###"], folder)
             if not macros.ok or not inner.ok:
                 failed = inner if macros.ok else macros
                 raise RequestError("toolchain.flag-rejected", f"{self.label}: {reason(failed)}")
-            words = [word for word in inner.stderr.split() if str(folder) not in word]
-        features = [word for word in words if re.match(r'"?(-m|--param|\+|l[12]-|[\w-]+=)', word)]
-        value = keys.digest("native-expansion", {"macros": macros.stdout, "inner": features})
+        words = [word for word in inner.stderr.split() if os.sep not in word]
+        value = keys.digest("native-expansion", {"macros": macros.stdout, "inner": words})
         self._store.put("native", key, value)
         self._store.flush()
         return value

@@ -170,6 +170,9 @@ def _make(name: str, path: str, hint: str | None, settings: Settings) -> Toolcha
 
 def _speaks_for_itself(path: str) -> bool:
     """Whether this is a program called what it is: no script, and no link to another name."""
+    with open(path, "rb") as stream:
+        if stream.read(2) == b"#!":
+            return False
     matched = _NAME.fullmatch(os.path.basename(os.path.realpath(path)))
     named = _NAME.fullmatch(os.path.basename(path))
     return bool(matched and named and matched[1] == named[1] and matched[1] != "cc")

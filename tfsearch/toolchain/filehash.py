@@ -60,7 +60,7 @@ class Store:
         self._limits = dict(limits or {})
         self._lock = threading.RLock()
         self._sections: dict[str, dict[str, Any]] | None = None
-        self._changed: set[tuple[str, str]] = set()
+        self._changed: dict[tuple[str, str], None] = {}
 
     def get(self, section: str, key: str) -> Any:
         """The value, or None."""
@@ -73,7 +73,8 @@ class Store:
             entries = self._loaded().setdefault(section, {})
             entries.pop(key, None)
             entries[key] = value
-            self._changed.add((section, key))
+            self._changed.pop((section, key), None)
+            self._changed[section, key] = None
 
     def flush(self) -> None:
         """Write what changed, merged with what other processes wrote meanwhile."""

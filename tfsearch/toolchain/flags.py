@@ -100,8 +100,8 @@ def _objection(unit: tuple[str, ...]) -> str:
     return ""
 
 
-def absolute(flags: Sequence[str], folder: str) -> list[str]:
-    """The flags with relative paths of include options resolved against ``folder``.
+def absolute(flags: Sequence[str], folder: str | None = None) -> list[str]:
+    """The flags with relative include paths resolved against ``folder`` (the current one).
 
     Compilers run in a fresh folder of their own, so a path relative to the caller's would not
     be found there. A bare ``-include name`` that is no file here stays as it is: the compiler
@@ -113,7 +113,7 @@ def absolute(flags: Sequence[str], folder: str) -> list[str]:
         if option is None:
             out.extend(unit)
             continue
-        path = os.path.join(folder, value)
+        path = value if os.path.isabs(value) else os.path.join(folder or os.getcwd(), value)
         named = option in ("-include", "-imacros")
         resolved = value if value.startswith("=") or (named and not os.path.isfile(path)) else path
         out.extend((option, resolved) if len(unit) == 2 else (option + resolved,))
