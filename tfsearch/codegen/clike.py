@@ -3,8 +3,8 @@
 What differs between C dialects (register types, element types, how tiles are named) comes
 from a :class:`Dialect`; what differs between instructions comes from the atoms' templates.
 A template refers to operands by name: ``{dst}`` is a register variable, a pointer or an
-integer expression; ``{src.n}`` is the extent of the innermost dimension, ``{src.rows}`` of the
-one before, ``{src.ld}`` that dimension's stride in elements.
+integer expression; ``{src.n}`` and ``{src.step}`` are the extent and the stride (elements) of the
+innermost tile dimension, ``{src.rows}`` and ``{src.ld}`` those of the one before.
 """
 
 from __future__ import annotations
@@ -37,6 +37,7 @@ from tfsearch.ir.tir.nodes import (
     Scalar,
     Stmt,
     Window,
+    tile_dims,
 )
 
 
@@ -62,10 +63,13 @@ class Rendered(str):
     n: str
     rows: str
     ld: str
+    step: str
 
-    def __new__(cls, text: str, n: str = "", rows: str = "", ld: str = "") -> Rendered:
+    def __new__(
+        cls, text: str, n: str = "", rows: str = "", ld: str = "", step: str = "1"
+    ) -> Rendered:
         self = super().__new__(cls, text)
-        self.n, self.rows, self.ld = n, rows, ld
+        self.n, self.rows, self.ld, self.step = n, rows, ld, step
         return self
 
 
@@ -214,21 +218,20 @@ class KernelEmitter:
         starts = [scope.resolve(start) for start in operand.starts]
         extents = [self.expression(scope.resolve(extent)) for extent in operand.extents]
         strides = buffer.dense_strides
-        rank = len(spec.shape)
-        n = extents[-1] if extents else "1"
-        rows = extents[-2] if rank > 1 else "1"
-        ld = str(strides[-2]) if rank > 1 else "0"
+        dims = tile_dims(operand, len(spec.shape))
+        n, step = (extents[dims[-1]], str(strides[dims[-1]])) if dims else ("1", "1")
+        rows, ld = (extents[dims[-2]], str(strides[dims[-2]])) if len(dims) > 1 else ("1", "0")
         if buffer.space.is_register:
             leading = len(buffer.shape) - _fragment_rank(buffer)
             index = tuple(evaluate(start, {}) for start in starts[:leading])
             name = _fragment_name(buffer, index)
             text = str(self._tile_numbers[name]) if name in self._tile_numbers else name
-            return Rendered(text, n, rows, ld)
+            return Rendered(text, n, rows, ld, step)
         offset: Expr = Const(0)
         for start, stride in zip(starts, strides, strict=True):
             offset = offset + start * stride
         text = buffer.name if offset == Const(0) else f"{buffer.name} + {self.expression(offset)}"
-        return Rendered(f"({text})", n, rows, ld)
+        return Rendered(f"({text})", n, rows, ld, step)
 
     def expression(self, expr: Expr) -> str:
         """An integer expression in C. Operands are never negative where ``//`` or ``%`` occur."""

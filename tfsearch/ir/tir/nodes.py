@@ -243,3 +243,16 @@ def whole(buffer: Buffer) -> Window:
         tuple(Const(0) for _ in buffer.shape),
         tuple(Const(extent) for extent in buffer.shape),
     )
+
+
+def tile_dims(box: Window, rank: int) -> tuple[int, ...]:
+    """The dimensions of a window that make up an operand's tile of the given rank.
+
+    Dimensions of literal extent 1 are left out, from the outermost inwards, until ``rank`` are
+    left. Fewer than ``rank`` come back when the buffer itself has fewer.
+    """
+    kept = list(range(len(box.extents)))
+    for dim, extent in enumerate(box.extents):
+        if len(kept) > rank and extent == Const(1):
+            kept.remove(dim)
+    return tuple(kept)

@@ -61,10 +61,10 @@
     return tfs_max_##N(tfs_min_##N(a, tfs_set1_##N(127)), tfs_set1_##N(-128));                  \
   }
 
-#define TFS_FIRST_BY_INDEX(N, M, ...)                                                           \
+#define TFS_FIRST_BY_INDEX(N, M, E, ...)                                                         \
   TFS_FN tfs_##N tfs_first_##N(tfs_##N a, tfs_##N b, long n) {                                  \
     const M index = {__VA_ARGS__};                                                              \
-    M below = index < ((M){0} + n);                                                             \
+    M below = index < ((M){0} + (E)n);                                                           \
     return (tfs_##N)((below & (M)a) | (~below & (M)b));                                         \
   }
 #define TFS_STRIDED(MEM, T, N, L)                                                               \
@@ -158,11 +158,11 @@ TFS_INTEGER_OPS(i32x4, tfs_u32x4)
 TFS_INTEGER_OPS(i32x8, tfs_u32x8)
 TFS_SELECTS(i32x4)
 TFS_SELECTS(i32x8)
-TFS_FIRST_BY_INDEX(f32x4, tfs_i32x4, 0, 1, 2, 3)
-TFS_FIRST_BY_INDEX(i32x4, tfs_i32x4, 0, 1, 2, 3)
-TFS_FIRST_BY_INDEX(f64x4, tfs_index64x4, 0, 1, 2, 3)
-TFS_FIRST_BY_INDEX(f32x8, tfs_i32x8, 0, 1, 2, 3, 4, 5, 6, 7)
-TFS_FIRST_BY_INDEX(i32x8, tfs_i32x8, 0, 1, 2, 3, 4, 5, 6, 7)
+TFS_FIRST_BY_INDEX(f32x4, tfs_i32x4, int32_t, 0, 1, 2, 3)
+TFS_FIRST_BY_INDEX(i32x4, tfs_i32x4, int32_t, 0, 1, 2, 3)
+TFS_FIRST_BY_INDEX(f64x4, tfs_index64x4, int64_t, 0, 1, 2, 3)
+TFS_FIRST_BY_INDEX(f32x8, tfs_i32x8, int32_t, 0, 1, 2, 3, 4, 5, 6, 7)
+TFS_FIRST_BY_INDEX(i32x8, tfs_i32x8, int32_t, 0, 1, 2, 3, 4, 5, 6, 7)
 TFS_STRIDED_FLOATS(f32x4, 4)
 TFS_STRIDED_FLOATS(f32x8, 8)
 TFS_STRIDED_FLOATS(f64x4, 4)

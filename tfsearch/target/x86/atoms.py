@@ -1,0 +1,527 @@
+"""The instructions of x86 as atoms: scalar, AVX2, AVX-512 lanes.
+
+Every atom is a call of one inline function of ``clib`` (a single instruction, or the fixed
+sequence that the ISA needs for it). Reciprocal throughputs are cycles per 512-bit operation of
+the architecture documents' reference core; the documents scale them (origin: derived from the
+port counts there).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from tfsearch.atoms.contract import (
+    Access,
+    Atom,
+    AtomCost,
+    Computation,
+    Effects,
+    Kind,
+    OperandSpec,
+    Semantics,
+)
+from tfsearch.ir.dtypes import DType
+from tfsearch.ir.hir.numeric import erf
+from tfsearch.ir.hir.rounding import round_values
+from tfsearch.ir.tir.nodes import MemorySpace
+
+MEMORY = frozenset({MemorySpace.GLOBAL, MemorySpace.SCRATCH, MemorySpace.LOCAL})
+REGISTER = frozenset({MemorySpace.REGISTER})
+
+AVX512 = frozenset({"avx512f", "avx512bw", "avx512vl", "avx512dq", "avx2", "fma", "f16c"})
+AVX2 = frozenset({"avx2", "fma", "f16c"})
+BASELINE: frozenset[str] = frozenset()
+
+_FLOATS_IN_MEMORY = (DType.F32, DType.F64, DType.BF16, DType.F16, DType.I8, DType.I32)
+_INTEGERS_IN_MEMORY = (DType.I8, DType.I32)
+
+
+@dataclass(frozen=True)
+class Width:
+    """One register type: element type, lanes, and the features it needs."""
+
+    dtype: DType
+    lanes: int
+    features: frozenset[str]
+
+    @property
+    def name(self) -> str:
+        """``f32x16``."""
+        return f"{self.dtype.value}x{self.lanes}"
+
+    @property
+    def in_memory(self) -> tuple[DType, ...]:
+        """Element types that loads convert from and stores convert to."""
+        return _FLOATS_IN_MEMORY if self.dtype.is_float else _INTEGERS_IN_MEMORY
+
+    def register(self, name: str, access: Access, *, partial: bool = False) -> OperandSpec:
+        """A register operand."""
+        return OperandSpec(name, access, self.dtype, (self.lanes,), REGISTER, (partial,), dense=1)
+
+    def memory(
+        self, name: str, access: Access, dtype: DType, *, partial: bool = False, dense: int = 1
+    ) -> OperandSpec:
+        """A memory operand of as many elements as there are lanes."""
+        return OperandSpec(name, access, dtype, (self.lanes,), MEMORY, (partial,), dense)
+
+
+WIDTHS: tuple[Width, ...] = (
+    Width(DType.F32, 16, AVX512),
+    Width(DType.I32, 16, AVX512),
+    Width(DType.F64, 8, AVX512),
+    Width(DType.F32, 8, AVX2),
+    Width(DType.I32, 8, AVX2),
+    Width(DType.F64, 4, AVX2),
+    Width(DType.F32, 4, AVX2),
+    Width(DType.I32, 4, AVX2),
+    Width(DType.F32, 1, BASELINE),
+    Width(DType.I32, 1, BASELINE),
+    Width(DType.F64, 1, BASELINE),
+)
+
+
+def vector_atoms() -> Iterator[Atom]:
+    """Loads, stores, maths, reductions and multiply-accumulate of every register type."""
+    by_lanes: dict[int, list[Width]] = {}
+    for width in WIDTHS:
+        by_lanes.setdefault(width.lanes, []).append(width)
+        yield from _memory_atoms(width)
+        yield from _map_atoms(width)
+        yield from _reduce_atoms(width)
+        yield _mma(width)
+        if width.dtype is DType.F32 and width.lanes in (8, 16):
+            yield from _transposes(width)
+    for group in by_lanes.values():
+        yield from _conversions(group)
+
+
+def store_to(values: Any, dtype: DType) -> Any:
+    """Values as a store converts them: rounded once, integers saturated."""
+    if dtype is DType.I8 and np.issubdtype(np.asarray(values).dtype, np.integer):
+        return np.clip(values, -128, 127).astype(np.int8)
+    if np.asarray(values).dtype == dtype.numpy:
+        return values
+    return round_values(dtype, np.asarray(values, dtype=np.float64)).astype(dtype.numpy)
+
+
+# Memory ----------------------------------------------------------------------------------------
+
+
+def _load(views: Sequence[Any]) -> None:
+    dst, src = views
+    dst[...] = 0
+    dst[: src.shape[-1]] = src.reshape(-1).astype(dst.dtype)
+
+
+def _splat(views: Sequence[Any]) -> None:
+    dst, src = views
+    dst[...] = src.reshape(-1)[0].astype(dst.dtype)
+
+
+def _fill(views: Sequence[Any]) -> None:
+    dst, value = views
+    dst[...] = value
+
+
+def _store(dtype: DType) -> Semantics:
+    def semantics(views: Sequence[Any]) -> None:
+        dst, src = views
+        flat = src.reshape(-1)[: dst.size]
+        dst[...] = store_to(flat, dtype).reshape(dst.shape)
+
+    return semantics
+
+
+def _atom(
+    width: Width,
+    stem: str,
+    computes: Computation,
+    operands: tuple[OperandSpec, ...],
+    semantics: Semantics,
+    template: str,
+    pipe: str,
+    cycles: float,
+    *,
+    flops: int = 0,
+    latency: float = 4.0,
+    effects: Effects | None = None,
+) -> Atom:
+    return Atom(
+        id=f"x86.{stem}",
+        features=width.features,
+        computes=computes,
+        operands=operands,
+        semantics=semantics,
+        cost=AtomCost(pipe, cycles, latency),
+        template=template,
+        issuer="thread",
+        effects=effects or Effects(),
+        flops=flops,
+    )
+
+
+def _memory_atoms(width: Width) -> Iterator[Atom]:
+    n, lanes = width.name, (width.lanes,)
+    w, r = Access.WRITE, Access.READ
+    register_out, register_in = width.register("dst", w), width.register("src", r)
+    yield _atom(
+        width,
+        f"fill.{n}",
+        Computation(Kind.FILL, "", lanes, (width.dtype,)),
+        (register_out, OperandSpec("value", r, None, (), frozenset())),
+        _fill,
+        f"{{dst}} = tfs_set1_{n}({{value}});",
+        "alu",
+        0.5,
+    )
+    for mem in width.in_memory:
+        m = mem.value
+        types_in, types_out = (width.dtype, mem), (mem, width.dtype)
+        one = OperandSpec("src", r, mem, (1,), MEMORY)
+        yield _atom(
+            width,
+            f"splat.{n}.{m}",
+            Computation(Kind.SPLAT, "", lanes, types_in),
+            (register_out, one),
+            _splat,
+            f"{{dst}} = tfs_set1_{n}(tfs_load_{m}_{width.dtype.value}x1({{src}}));",
+            "load",
+            0.5,
+        )
+        yield _atom(
+            width,
+            f"load.{n}.{m}",
+            Computation(Kind.LOAD, "", lanes, types_in),
+            (register_out, width.memory("src", r, mem)),
+            _load,
+            f"{{dst}} = tfs_load_{m}_{n}({{src}});",
+            "load",
+            0.5,
+        )
+        yield _atom(
+            width,
+            f"load_partial.{n}.{m}",
+            Computation(Kind.LOAD, "", lanes, types_in, partial=True),
+            (register_out, width.memory("src", r, mem, partial=True)),
+            _load,
+            f"{{dst}} = tfs_loadn_{m}_{n}({{src}}, (int)({{src.n}}));",
+            "load",
+            1.0,
+        )
+        yield _atom(
+            width,
+            f"load_strided.{n}.{m}",
+            Computation(Kind.LOAD, "strided", lanes, types_in, partial=True),
+            (register_out, width.memory("src", r, mem, partial=True, dense=0)),
+            _load,
+            f"{{dst}} = tfs_loads_{m}_{n}({{src}}, {{src.step}}, {{src.n}});",
+            "load",
+            0.5 * width.lanes,
+        )
+        target = width.memory("dst", w, mem)
+        for fn, call in (("", "store"), ("stream", "stream")):
+            yield _atom(
+                width,
+                f"{call}.{m}.{n}",
+                Computation(Kind.STORE, fn, lanes, types_out),
+                (target, register_in),
+                _store(mem),
+                f"tfs_{call}_{m}_{n}({{dst}}, {{src}});",
+                "store",
+                1.0,
+                effects=Effects(proxy="weak_store") if fn else None,
+            )
+        yield _atom(
+            width,
+            f"store_partial.{m}.{n}",
+            Computation(Kind.STORE, "", lanes, types_out, partial=True),
+            (width.memory("dst", w, mem, partial=True), register_in),
+            _store(mem),
+            f"tfs_storen_{m}_{n}({{dst}}, {{src}}, (int)({{dst.n}}));",
+            "store",
+            2.0,
+        )
+        yield _atom(
+            width,
+            f"store_strided.{m}.{n}",
+            Computation(Kind.STORE, "strided", lanes, types_out, partial=True),
+            (width.memory("dst", w, mem, partial=True, dense=0), register_in),
+            _store(mem),
+            f"tfs_stores_{m}_{n}({{dst}}, {{dst.step}}, {{src}}, {{dst.n}});",
+            "store",
+            1.0 * width.lanes,
+        )
+
+
+# Lane-wise maths -------------------------------------------------------------------------------
+
+_UNARY: dict[str, tuple[Callable[[Any], Any], float]] = {
+    "neg": (np.negative, 0.5),
+    "abs": (np.abs, 0.5),
+    "sqrt": (np.sqrt, 9.0),
+    "floor": (np.floor, 1.0),
+    "ceil": (np.ceil, 1.0),
+    "round": (np.rint, 1.0),
+    "sign": (np.sign, 2.0),
+    "exp": (np.exp, 8.0),
+    "log": (np.log, 12.0),
+    "tanh": (np.tanh, 16.0),
+    "sin": (np.sin, 16.0),
+    "cos": (np.cos, 16.0),
+    "erf": (erf, 20.0),
+    "sigmoid": (lambda x: 1.0 / (1.0 + np.exp(-x)), 14.0),
+    "rsqrt": (lambda x: 1.0 / np.sqrt(x), 16.0),
+    "recip": (lambda x: 1.0 / x, 8.0),
+}
+_FAST = ("exp", "log", "tanh", "sin", "cos", "erf", "sigmoid", "rsqrt", "recip")
+_INTEGER_UNARY = ("neg", "abs", "sign")
+_BINARY: dict[str, tuple[Callable[[Any, Any], Any], float]] = {
+    "add": (np.add, 0.5),
+    "sub": (np.subtract, 0.5),
+    "mul": (np.multiply, 0.5),
+    "div": (np.divide, 8.0),
+    "max": (np.maximum, 1.5),
+    "min": (np.minimum, 1.5),
+}
+_COMPARE: dict[str, Callable[[Any, Any], Any]] = {
+    "lt": np.less,
+    "le": np.less_equal,
+    "gt": np.greater,
+    "ge": np.greater_equal,
+    "eq": np.equal,
+    "ne": np.not_equal,
+}
+
+
+def _lane_wise(fn: Callable[..., Any]) -> Semantics:
+    def semantics(views: Sequence[Any]) -> None:
+        dst, *sources = views
+        with np.errstate(all="ignore"):
+            if np.issubdtype(dst.dtype, np.floating):
+                wide = [np.asarray(s, dtype=np.float64) for s in sources]
+                dst[...] = fn(*wide)
+            else:
+                dst[...] = fn(*sources)
+
+    return semantics
+
+
+def _partial(fn: Callable[..., Any]) -> Semantics:
+    def semantics(views: Sequence[Any]) -> None:
+        dst, a, b = views
+        count = dst.shape[-1]
+        with np.errstate(all="ignore"):
+            dst[...] = fn(a[:count], b[:count])
+
+    return semantics
+
+
+def _map_atoms(width: Width) -> Iterator[Atom]:
+    n, lanes, types = width.name, (width.lanes,), (width.dtype,)
+    dst = width.register("dst", Access.WRITE)
+    a, b = width.register("a", Access.READ), width.register("b", Access.READ)
+    unary = _UNARY if width.dtype.is_float else {f: _UNARY[f] for f in _INTEGER_UNARY}
+    for fn, (meaning, cycles) in unary.items():
+        yield _atom(
+            width,
+            f"{fn}.{n}",
+            Computation(Kind.MAP, fn, lanes, types),
+            (dst, a),
+            _lane_wise(meaning),
+            f"{{dst}} = tfs_{fn}_{n}({{a}});",
+            "fma",
+            cycles,
+            flops=width.lanes,
+        )
+        if fn in _FAST and width.dtype is DType.F32:
+            yield _atom(
+                width,
+                f"fast_{fn}.{n}",
+                Computation(Kind.MAP, fn, lanes, types, "fast"),
+                (dst, a),
+                _lane_wise(meaning),
+                f"{{dst}} = tfs_fast_{fn}_{n}({{a}});",
+                "fma",
+                cycles / 2,
+                flops=width.lanes,
+            )
+    binary = {f: v for f, v in _BINARY.items() if f != "div" or width.dtype.is_float}
+    for fn, (meaning, cycles) in binary.items():
+        yield _atom(
+            width,
+            f"{fn}.{n}",
+            Computation(Kind.MAP, fn, lanes, types),
+            (dst, a, b),
+            _lane_wise(meaning),
+            f"{{dst}} = tfs_{fn}_{n}({{a}}, {{b}});",
+            "fma",
+            cycles,
+            flops=width.lanes,
+        )
+        if fn in ("add", "mul", "max", "min"):
+            yield _atom(
+                width,
+                f"{fn}_partial.{n}",
+                Computation(Kind.MAP, fn, lanes, types, partial=True),
+                (width.register("dst", Access.UPDATE, partial=True), a, b),
+                _partial(meaning),
+                f"{{dst}} = tfs_first_{n}(tfs_{fn}_{n}({{a}}, {{b}}), {{dst}}, {{dst.n}});",
+                "fma",
+                cycles + 0.5,
+                flops=width.lanes,
+            )
+    for fn, meaning in _COMPARE.items():
+        yield _atom(
+            width,
+            f"select_{fn}.{n}",
+            Computation(Kind.MAP, f"select_{fn}", lanes, (width.dtype, width.dtype)),
+            (dst, a, b, width.register("x", Access.READ), width.register("y", Access.READ)),
+            _lane_wise(lambda p, q, x, y, test=meaning: np.where(test(p, q), x, y)),
+            f"{{dst}} = tfs_select_{fn}_{n}({{a}}, {{b}}, {{x}}, {{y}});",
+            "alu",
+            1.0,
+            flops=width.lanes,
+        )
+
+
+# Reductions, conversions -----------------------------------------------------------------------
+
+_TREES: dict[str, Callable[[Any, Any], Any]] = {
+    "sum": np.add,
+    "prod": np.multiply,
+    "max": np.maximum,
+    "min": np.minimum,
+}
+
+
+def _tree(fn: Callable[[Any, Any], Any]) -> Semantics:
+    """The order that clib documents: lane i meets lane i + L/2, then the lower half goes on."""
+
+    def semantics(views: Sequence[Any]) -> None:
+        dst, src = views
+        lanes = np.array(src)
+        with np.errstate(all="ignore"):
+            while lanes.size > 1:
+                half = lanes.size // 2
+                lanes = fn(lanes[:half], lanes[half:])
+        dst[...] = lanes[0]
+
+    return semantics
+
+
+def _reduce_atoms(width: Width) -> Iterator[Atom]:
+    n = width.name
+    for fn, meaning in _TREES.items():
+        yield _atom(
+            width,
+            f"reduce_{fn}.{n}",
+            Computation(Kind.REDUCE, fn, (width.lanes,), (width.dtype,)),
+            (width.register("dst", Access.WRITE), width.register("src", Access.READ)),
+            _tree(meaning),
+            f"{{dst}} = tfs_set1_{n}(tfs_h{fn}_{n}({{src}}));",
+            "shuffle",
+            8.0,
+            flops=width.lanes,
+            latency=16.0,
+        )
+
+
+def _convert(target: DType) -> Semantics:
+    def semantics(views: Sequence[Any]) -> None:
+        dst, src = views
+        dst[...] = store_to(src, target).astype(dst.dtype)
+
+    return semantics
+
+
+def _conversions(group: Sequence[Width]) -> Iterator[Atom]:
+    for source in group:
+        for target in group:
+            features = source.features | target.features
+            width = Width(target.dtype, target.lanes, features)
+            dst = target.register("dst", Access.WRITE)
+            src = source.register("src", Access.READ)
+            lanes = (target.lanes,)
+            if source is not target:
+                yield _atom(
+                    width,
+                    f"convert.{target.name}.{source.name}",
+                    Computation(Kind.CONVERT, "", lanes, (target.dtype, source.dtype)),
+                    (dst, src),
+                    _convert(target.dtype),
+                    f"{{dst}} = tfs_cvt_{source.name}_{target.name}({{src}});",
+                    "fma",
+                    1.0,
+                )
+            if target.dtype is DType.I32:
+                wide = f"tfs_cvt_{source.name}_{target.name}({{src}})"
+                inner = "{src}" if source is target else wide
+                yield _atom(
+                    width,
+                    f"saturate_i8.{target.name}.{source.name}",
+                    Computation(Kind.CONVERT, "", lanes, (DType.I8, source.dtype)),
+                    (dst, src),
+                    _convert(DType.I8),
+                    f"{{dst}} = tfs_sat8_{target.name}({inner});",
+                    "fma",
+                    2.0,
+                )
+
+
+# Matrices --------------------------------------------------------------------------------------
+
+
+def _multiply_add(views: Sequence[Any]) -> None:
+    acc, a, b = views
+    if np.issubdtype(acc.dtype, np.integer):
+        acc[...] = acc + a * b
+    else:
+        wide = np.longdouble if acc.dtype == np.float64 else np.float64
+        acc[...] = (a.astype(wide) * b.astype(wide) + acc).astype(acc.dtype)
+
+
+def _mma(width: Width) -> Atom:
+    types = (width.dtype,) * 3
+    return _atom(
+        width,
+        f"fma.{width.name}",
+        Computation(Kind.MMA, "", (1, width.lanes, 1), types),
+        (
+            width.register("acc", Access.UPDATE),
+            width.register("a", Access.READ),
+            width.register("b", Access.READ),
+        ),
+        _multiply_add,
+        f"{{acc}} = tfs_fma_{width.name}({{a}}, {{b}}, {{acc}});",
+        "fma",
+        0.5,
+        flops=2 * width.lanes,
+    )
+
+
+def _transpose(views: Sequence[Any]) -> None:
+    dst, src = views
+    dst[...] = src.reshape(src.shape[-2:]).T.astype(dst.dtype).reshape(dst.shape)
+
+
+def _transposes(width: Width) -> Iterator[Atom]:
+    n, lanes = width.name, width.lanes
+    for mem in (DType.F32, DType.BF16, DType.F16):
+        yield _atom(
+            width,
+            f"transpose.{n}.{mem.value}",
+            Computation(Kind.TRANSPOSE, "", (lanes, lanes), (width.dtype, mem)),
+            (
+                OperandSpec("dst", Access.WRITE, width.dtype, (lanes, lanes), MEMORY, (True, True)),
+                OperandSpec("src", Access.READ, mem, (lanes, lanes), MEMORY, (True, True)),
+            ),
+            _transpose,
+            f"tfs_transpose_{mem.value}_{n}({{dst}}, {{dst.ld}}, {{src}}, {{src.ld}}, "
+            f"{{src.rows}}, {{src.n}});",
+            "shuffle",
+            4.0 * lanes,
+        )
