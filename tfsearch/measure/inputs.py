@@ -40,9 +40,9 @@ def make_inputs(
 ) -> dict[str, Array]:
     """Inputs by name, each with the shape, strides and dtype of the program's signature.
 
-    ``limit`` bounds the integers of pass A; ``scale`` multiplies the floats of pass C. Equal
-    arguments give equal inputs in every process. Integer inputs of the other passes cover the
-    whole range of their type.
+    ``limit`` bounds the integers of pass A; ``scale`` multiplies the floats of pass C and the
+    range of integer types, which is the whole one at scale 1. Equal arguments give equal inputs
+    in every process.
     """
     out: dict[str, Array] = {}
     for index, item in enumerate(program.inputs):
@@ -93,7 +93,7 @@ def _values(
     if which is Pass.INTEGERS:
         return _small_integers(shape, dtype, generator, limit)
     if not dtype.is_float:
-        low, high = integer_range(dtype)
+        low, high = (int(end * scale) for end in integer_range(dtype))
         return generator.integers(low, high, size=shape, endpoint=True, dtype=dtype.numpy.type)
     if which is Pass.NORMAL:
         return _cast(dtype, generator.standard_normal(shape, dtype=np.float32))

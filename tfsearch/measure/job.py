@@ -75,7 +75,8 @@ class MeasureJob:
     ``artifact`` is a path whose content must hash to ``sha256``. ``lower_bound_us``: no correct
     kernel is faster (0: unknown). ``incumbent_us``: the best time so far, for racing (None: do
     not race). ``probes``: names of the machine-speed probes that matter, ``probe_reference`` their
-    fast values where known. ``oracle``: import path ``package.module:factory`` of the reference
+    fast values where known. ``sizes`` binds dimensions that the program leaves as ranges.
+    ``oracle``: import path ``package.module:factory`` of the reference
     when the program is not HIR text.
     """
 
@@ -91,6 +92,7 @@ class MeasureJob:
     probes: tuple[str, ...] = ()
     probe_reference: Mapping[str, float] = field(default_factory=dict[str, float])
     limits: Limits = Limits()
+    sizes: Mapping[str, int] = field(default_factory=dict[str, int])
     oracle: str = ""
 
     def __post_init__(self) -> None:
@@ -111,6 +113,7 @@ class MeasureJob:
             "probes": list(self.probes),
             "probe_reference": dict(self.probe_reference),
             "limits": dataclasses.asdict(self.limits),
+            "sizes": dict(self.sizes),
             "oracle": self.oracle,
         }
 

@@ -17,11 +17,11 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 CONFIDENCE = 0.95
-SLOW_BELOW = 0.7
+SLOW_BELOW = 0.6
 """A probe below this share of its reference says that the unit is in its slow mode.
 
 The modes seen on hosts with a bimodal matrix unit are a factor of four apart, and everything
-drifts by 10–30 %: 0.7 lies between the two.
+drifts by 10–30 %: 0.6 lies between the two.
 """
 DRIFT_GROUPS = 3
 

@@ -1,0 +1,104 @@
+"""References of HIR workloads: the program in float64, with bounds of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from tfsearch.core.errors import InternalError, RequestError
+from tfsearch.core.records import WorkloadRecord
+from tfsearch.ir.hir.bounds import evaluate_bounds
+from tfsearch.ir.hir.evaluate import evaluate
+from tfsearch.ir.hir.exact import exact_integer_limit
+from tfsearch.ir.hir.rounding import largest_finite, round_values
+from tfsearch.ir.hir.text import parse_program
+from tfsearch.measure.inputs import (
+    LARGEST_INTEGER,
+    Array,
+    Pass,
+    make_inputs,
+    pass_a_limit,
+    signature,
+)
+from tfsearch.measure.numerics import Case, Expected
+
+_HEADROOM = 0.25
+"""Outputs of pass C stay below this share of their type's largest value: other orders of
+summation and wider intermediate results must not overflow either."""
+_SCALES = tuple(2.0**-step for step in range(0, 64, 3))
+
+
+class HirOracle:
+    """Cases of a workload whose program is canonical HIR text.
+
+    ``sizes`` binds dimensions that the text leaves as ranges. Raises ``RequestError`` for a
+    program that cannot be parsed or keeps an unbound dimension.
+    """
+
+    def __init__(self, workload: WorkloadRecord, sizes: Mapping[str, int] | None = None) -> None:
+        self.program = parse_program(workload.program).bind(sizes or {})
+        for item in self.program.inputs:
+            _ = item.type.sizes
+        self.accuracy = workload.accuracy
+        self.reproducible = workload.reproducible
+        self.constant_inputs = workload.constant_inputs
+
+    def case(self, which: Pass, seed: int, constant_seed: int | None = None) -> Case:
+        """See :class:`tfsearch.measure.numerics.Oracle`.
+
+        Inputs of pass C, and integers of any pass, are scaled down until no value that the
+        program computes leaves its type.
+        """
+        exact_limit = exact_integer_limit(self.program) if which is Pass.INTEGERS else 0
+        if exact_limit:
+            limit = pass_a_limit(self.program, exact_limit)
+            inputs = self._inputs(which, seed, constant_seed, limit, 1.0)
+            return Case(inputs, self._exact(inputs))
+        for scale in _SCALES:
+            limit = max(1, int(pass_a_limit(self.program, LARGEST_INTEGER) * scale))
+            inputs = self._inputs(which, seed, constant_seed, limit, scale)
+            expected = self._bounded(inputs)
+            if expected is not None and (which is not Pass.RANGE or self._has_room(expected)):
+                return Case(inputs, expected)
+        raise InternalError(
+            "measure.inputs", f"no scale of pass {which.value} keeps {self.program.name} in range"
+        )
+
+    def _inputs(
+        self, which: Pass, seed: int, constant_seed: int | None, limit: int, scale: float
+    ) -> dict[str, Array]:
+        inputs = make_inputs(self.program, which, seed, limit=limit, scale=scale)
+        if constant_seed is not None and constant_seed != seed:
+            kept = make_inputs(self.program, which, constant_seed, limit=limit, scale=scale)
+            inputs.update({name: kept[name] for name in self.constant_inputs})
+        return inputs
+
+    def _exact(self, inputs: Mapping[str, Array]) -> dict[str, Expected]:
+        found = evaluate(self.program, inputs, round_casts=True)
+        expected: dict[str, Expected] = {}
+        for (name, type_), value in zip(signature(self.program).items(), found, strict=True):
+            ref = round_values(type_.dtype, np.asarray(value, dtype=np.float64))
+            expected[name] = Expected(ref, ref, ref, exact=True)
+        return expected
+
+    def _bounded(self, inputs: Mapping[str, Array]) -> dict[str, Expected] | None:
+        try:
+            found = evaluate_bounds(self.program, inputs, self.accuracy)
+        except RequestError as error:
+            if error.code == "hir.integer-overflow":
+                return None
+            raise
+        names = signature(self.program)
+        return {
+            name: Expected(b.ref, b.lo, b.hi, exact=False)
+            for name, b in zip(names, found, strict=True)
+        }
+
+    def _has_room(self, expected: Mapping[str, Expected]) -> bool:
+        types = signature(self.program)
+        return all(
+            not types[name].dtype.is_float
+            or bool((np.abs(item.ref) <= _HEADROOM * largest_finite(types[name].dtype)).all())
+            for name, item in expected.items()
+        )
