@@ -8,7 +8,7 @@ device: its space, predictions, lowering and emission.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -21,7 +21,8 @@ from tfsearch.core.launch import LaunchSpec
 from tfsearch.core.records import BuildKey, DeviceRecord, Refusal, Status, ToolchainRecord
 from tfsearch.ir.tir.nodes import Module
 from tfsearch.ir.workload import Workload
-from tfsearch.prove.verify import Limits
+from tfsearch.measure.compare import Baseline
+from tfsearch.prove.limits import Limits
 from tfsearch.space import Point, Points, Space
 
 ENTRY_POINT_GROUP = "tfsearch.targets"
@@ -110,15 +111,13 @@ class Compiler(Protocol):
         """Probe user flags on an empty file; ``RequestError`` when one is rejected."""
         ...
 
-    def key_flags(self, flags: Sequence[str]) -> tuple[str, ...]:
-        """What a build's key holds as its flags when the user gives these, whatever the source."""
-        ...
-
     def key(self, source: Source, flags: Sequence[str], macros: Sequence[str]) -> BuildKey:
         """Identity of the build that :meth:`compile` would make now.
 
         Its ``source`` is ``source.digest`` (which covers the source's own flags), its ``flags``
-        are ``key_flags(flags)``.
+        and ``macros`` are exactly the arguments, in order, so that a lookup without a compiler
+        can name them. Flags that the compiler adds by itself are part of its ``record``: hash
+        them under the role ``flags`` of ``programs``.
         """
         ...
 
@@ -134,18 +133,6 @@ class Compiler(Protocol):
     ) -> CompileOutcome:
         """Compile to ``out``. Thread-safe; runs the compiler in its own process group."""
         ...
-
-
-@dataclass(frozen=True)
-class Baseline:
-    """What the user would run without tfsearch, timed beside the finalists.
-
-    ``factory`` is an import path ``package.module:factory``; the measuring process calls it with
-    the workload record and gets a function ``(inputs, outputs)`` of mappings of arrays.
-    """
-
-    name: str
-    factory: str
 
 
 class Problem(Protocol):
@@ -164,8 +151,8 @@ class Problem(Protocol):
         """The integer facts that predictions rest on, one column each."""
         ...
 
-    def lower(self, point: Point, trace: Mapping[str, str] | None = None) -> Module:
-        """The point as TIR."""
+    def lower(self, point: Point, trace: MutableMapping[str, str] | None = None) -> Module:
+        """The point as TIR; ``trace`` gets the program's text after every lowering stage."""
         ...
 
     def reduced(self, point: Point) -> tuple[Workload, Module]:
@@ -181,7 +168,10 @@ class Problem(Protocol):
         ...
 
     def baseline(self) -> Baseline | None:
-        """What to compare the winner with, in the same accuracy class; None: there is none."""
+        """What the user would run without tfsearch, timed beside the winner.
+
+        In the same accuracy class; None when there is none.
+        """
         ...
 
 
