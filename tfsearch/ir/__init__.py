@@ -1,0 +1,1 @@
+"""The two intermediate representations and what they share: element types and layouts."""

@@ -1,0 +1,1 @@
+"""HIR: tensor programs as SSA, traced from Python or parsed from text."""

@@ -72,19 +72,19 @@ def _fits(program: Program, limit: int) -> bool:
     users = facts_of(program).users
     reach: list[int] = []
     for index, op in enumerate(program.ops):
-        magnitude, partial = _magnitude(program, op, reach, limit)
+        magnitude = _magnitude(program, op, reach, limit)
         dtype = op.type.dtype
         last_cast = op.kind is OpKind.CAST and not users[index]
         if op.kind is OpKind.CAST and dtype.is_integer:
             magnitude = min(magnitude, exact_integers(dtype) + 1)
-        elif not last_cast and max(magnitude, partial) > exact_integers(dtype):
+        elif not last_cast and magnitude > exact_integers(dtype):
             return False
         reach.append(magnitude)
     return True
 
 
-def _magnitude(program: Program, op: Op, reach: Sequence[int], limit: int) -> tuple[int, int]:
-    """Bounds of the result's magnitude and of every partial result's."""
+def _magnitude(program: Program, op: Op, reach: Sequence[int], limit: int) -> int:
+    """A bound of the result's magnitude, and of every partial sum's or product's."""
     below = [reach[o] for o in op.operands]
     types = [program.ops[o].type for o in op.operands]
     match op.attrs:
@@ -112,4 +112,4 @@ def _magnitude(program: Program, op: Op, reach: Sequence[int], limit: int) -> tu
                 size = 1
             else:
                 size = max(below[1:] if op.kind is OpKind.SELECT else below)
-    return size, size
+    return size

@@ -152,11 +152,10 @@ class Facts:
         Empty when it does not, or only through a reduction, contraction or reshape. One
         projection is the usual case; more mean that the value is read at several places at once.
         """
-        key = domain
         known = self._projections
-        if key not in known:
-            known[key] = _projections(self.program, domain)
-        return known[key].get(value, frozenset())
+        if domain not in known:
+            known[domain] = _projections(self.program, domain)
+        return known[domain].get(value, frozenset())
 
     @cached_property
     def _projections(self) -> dict[int, dict[int, frozenset[Projection]]]:
@@ -205,19 +204,12 @@ def facts_of(program: Program) -> Facts:
     found = _CACHE.get(id(program))
     if found is not None and found[0]() is program:
         return found[1]
-    alias = weakref.ref(program)
-    facts = Facts(VisitContext(_Detached.copy(program)))
-    _CACHE[id(program)] = (alias, facts)
+    # The facts hold an equal copy, so that the cache does not keep the program alive.
+    copy = Program(program.name, program.inputs, program.ops, program.outputs)
+    facts = Facts(VisitContext(copy))
+    _CACHE[id(program)] = (weakref.ref(program), facts)
     weakref.finalize(program, _CACHE.pop, id(program), None)
     return facts
-
-
-class _Detached:
-    """Facts hold an equal copy of the program, so that the cache does not keep it alive."""
-
-    @staticmethod
-    def copy(program: Program) -> Program:
-        return Program(program.name, program.inputs, program.ops, program.outputs)
 
 
 def _flops(program: Program, op: Op) -> int:
