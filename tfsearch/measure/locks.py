@@ -1,0 +1,98 @@
+"""One job at a time on a device, across the processes of this host."""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+import time
+from pathlib import Path
+from types import TracebackType
+
+from tfsearch.core.errors import UnavailableError
+
+_POLL_S = 0.005
+
+
+class DeviceLock:
+    """A file lock for a device; a context manager around each job.
+
+    Two files make it fair: whoever waits for the lock holds the turnstile, so a process that
+    has just released the device cannot take it again before the one that waits. The locks
+    belong to open files and go away with the process that holds them, however it ends.
+    """
+
+    def __init__(self, folder: Path, device: str, *, wait_s: float) -> None:
+        self.device = device
+        self.wait_s = wait_s
+        stem = hashlib.sha256(device.encode()).hexdigest()[:24]
+        self._paths = (folder / f"{stem}.queue", folder / f"{stem}.lock")
+        self._held: int | None = None
+
+    def __enter__(self) -> DeviceLock:
+        self.acquire()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.release()
+
+    def acquire(self) -> None:
+        """Wait for the device; ``UnavailableError`` naming the holder after ``wait_s`` seconds."""
+        deadline = time.monotonic() + self.wait_s
+        turnstile = self._open(self._paths[0])
+        try:
+            self._wait(turnstile, deadline)
+            lock = self._open(self._paths[1])
+            try:
+                self._wait(lock, deadline)
+            except BaseException:
+                os.close(lock)
+                raise
+        finally:
+            os.close(turnstile)
+        os.ftruncate(lock, 0)
+        os.pwrite(lock, str(os.getpid()).encode(), 0)
+        self._held = lock
+
+    def release(self) -> None:
+        """Let the next one have the device; nothing happens when it is not held."""
+        if self._held is not None:
+            os.close(self._held)
+            self._held = None
+
+    def _wait(self, descriptor: int, deadline: float) -> None:
+        while True:
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                if time.monotonic() >= deadline:
+                    raise UnavailableError(
+                        "device.busy",
+                        f"device {self.device} is held by {self._holder()} and did not come free "
+                        f"within {self.wait_s:g} s",
+                    ) from None
+                time.sleep(_POLL_S)
+            else:
+                return
+
+    def _holder(self) -> str:
+        try:
+            text = self._paths[1].read_text().strip()
+        except OSError as error:
+            return f"another process ({error.strerror})"
+        return f"process {text}" if text else "another process"
+
+    def _open(self, path: Path) -> int:
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        except OSError as error:
+            raise UnavailableError(
+                "device.lock",
+                f"cannot open the lock file {path} of device {self.device}: {error.strerror}",
+            ) from error
