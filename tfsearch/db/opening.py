@@ -6,6 +6,7 @@ import contextlib
 import errno
 import os
 import sqlite3
+import stat
 import time
 from collections.abc import Callable, Generator
 from pathlib import Path
@@ -120,12 +121,16 @@ def parse_url(url: str) -> URL:
 def _sqlite_file(url: URL, *, create: bool, read_only: bool, timeout_s: float) -> Database:
     path = Path(str(url.database))
     place = errors.describe(url)
+    size: int | None = None
     try:
-        size = path.stat().st_size if path.is_file() else None
+        info = path.stat()  # one look: another process may be creating the file right now
+        if not stat.S_ISREG(info.st_mode):
+            raise RequestError("db.not-a-database", f"{place} is not a file; name a file")
+        size = info.st_size
+    except FileNotFoundError:
+        pass  # then it is to be created, or missing
     except OSError as error:
         raise RequestError("db.no-permission", f"{place}: {error.strerror}") from error
-    if size is None and path.exists():
-        raise RequestError("db.not-a-database", f"{place} is not a file; name a file")
     if size is None or size == 0:
         if not create or read_only:
             raise _missing(url)
@@ -142,13 +147,18 @@ def _sqlite_file(url: URL, *, create: bool, read_only: bool, timeout_s: float) -
 
 
 def _readable(url: URL, timeout_s: float) -> Database:
-    """Read-only access; a WAL database in a folder without write access needs ``immutable``."""
+    """Read-only access, also where WAL's shared memory cannot be made.
+
+    That is a folder without write access, or a full disk. SQLite reads such a file as immutable:
+    what another process writes to it later is not seen until it is opened again.
+    """
     database = Database(url, mode="ro", timeout_s=timeout_s)
     try:
         database.read(lambda connection: connection.exec_driver_sql("PRAGMA schema_version"))
-    except TfsearchError:
+    except TfsearchError as error:
         wal = Path(f"{url.database}-wal")
-        if os.access(wal.parent, os.W_OK) or (wal.exists() and wal.stat().st_size):
+        hindered = error.code == "db.disk-full" or not os.access(wal.parent, os.W_OK)
+        if not hindered or (wal.exists() and wal.stat().st_size):
             raise
         # Nobody has the file open for writing (there would be a log): it is at rest.
         database.dispose()
