@@ -1,0 +1,72 @@
+"""What a recipe gives for a workload: a space, facts, lowering.
+
+A recipe matches a program by its structure. The target contributes a :class:`Kit`: its atoms,
+how wide its vectors are, how many registers there are, how far a search may go.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from tfsearch.atoms.table import AtomTable
+from tfsearch.core.records import ParamValue, Refusal
+from tfsearch.cost.model import Facts
+from tfsearch.ir.tir.nodes import Module
+from tfsearch.ir.workload import Workload
+from tfsearch.space import Points, RecipeSpace
+
+
+@dataclass(frozen=True)
+class Kit:
+    """What recipes need to know of a target.
+
+    ``lanes`` are the vector widths (32-bit lanes) worth trying, widest first; ``registers`` the
+    number of vector registers at each width; ``units`` the unit counts worth trying; ``line`` the
+    bytes of a cache line; ``caches`` the bytes of each level, innermost first, per unit.
+    ``cycles`` maps an atom to the cycles that one unit needs for it (reciprocal throughput).
+    """
+
+    atoms: AtomTable
+    lanes: tuple[int, ...]
+    registers: Mapping[int, int]
+    units: tuple[int, ...]
+    caches: tuple[int, ...]
+    cycles: Callable[[str], float]
+    line: int = 64
+    tiles: int = 0
+    options: Mapping[str, ParamValue] = field(default_factory=dict[str, ParamValue])
+
+
+class Matched(Protocol):
+    """One recipe bound to one workload; it may contribute several parameter spaces."""
+
+    workload: Workload
+    spaces: Sequence[RecipeSpace]
+    refusals: Sequence[Refusal]
+
+    def facts(self, points: Points) -> Facts:
+        """Facts of a batch of points of one of :attr:`spaces`."""
+        ...
+
+    def lower(self, space: str, params: Mapping[str, ParamValue]) -> Module:
+        """A point as TIR."""
+        ...
+
+    def reduced(self, space: str, params: Mapping[str, ParamValue]) -> Workload:
+        """The workload at sizes small enough to interpret the point's shape.
+
+        At least two blocks and a tail in every dimension that the parameters tile.
+        """
+        ...
+
+
+class Recipe(Protocol):
+    """A structural way to turn a class of programs into kernels."""
+
+    name: str
+
+    def match(self, workload: Workload, kit: Kit) -> Matched:
+        """Bind a workload; ``RequestError`` with the reason when the structure does not fit."""
+        ...
