@@ -1,0 +1,340 @@
+"""The verifier: structural proof of a kernel before anything is compiled.
+
+One walk over the statements keeps what is known (:class:`~tfsearch.prove.scope.Scope`) and
+applies the tables of rules. Nothing is executed; what cannot be decided here (reads of
+unwritten memory, races, coverage of outputs) is the interpreter's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TypeVar
+
+from tfsearch.atoms.contract import Atom
+from tfsearch.atoms.table import AtomTable
+from tfsearch.core.records import Refusal
+from tfsearch.ir.tir.expr import Expr
+from tfsearch.ir.tir.nodes import (
+    UNIT,
+    Alloc,
+    Block,
+    Buffer,
+    Call,
+    For,
+    If,
+    Io,
+    Kernel,
+    Let,
+    LoopKind,
+    Module,
+    Role,
+    Stmt,
+    Window,
+)
+from tfsearch.ir.tir.printer import first_lines, places, print_expr
+from tfsearch.ir.tir.walk import Path
+from tfsearch.prove.dataflow import Written
+from tfsearch.prove.forms import Form, UnboundError
+from tfsearch.prove.limits import Limits
+from tfsearch.prove.points import enumerate_points
+from tfsearch.prove.rules_contract import CONTRACT_RULES
+from tfsearch.prove.rules_control import BARRIER_RULES, LOOP_RULES, ROLE_RULES, loop_divergence
+from tfsearch.prove.rules_storage import (
+    ALLOC_RULES,
+    capacity_findings,
+    kernel_findings,
+    module_findings,
+)
+from tfsearch.prove.rules_window import WINDOW_RULES
+from tfsearch.prove.scope import Scope
+from tfsearch.prove.site import CallSite, Resolved, Rule, Site
+
+CALL_RULES: tuple[Rule[CallSite], ...] = CONTRACT_RULES + WINDOW_RULES + BARRIER_RULES
+
+S = TypeVar("S", bound=Site)
+
+
+def verify(program: Kernel | Module, atoms: AtomTable, limits: Limits) -> tuple[Refusal, ...]:
+    """Every reason why a kernel or a module is not legal; () if it is.
+
+    Each refusal names a stable code, the statement's place in the canonical text
+    (``kernel:line:column: statement``), the numbers, and what would be right. At most
+    ``limits.max_refusals`` are reported.
+    """
+    if isinstance(program, Kernel):
+        return tuple(_kernel(program, atoms, limits, 1))
+    out: list[Refusal] = []
+    if not program.kernels:
+        return (Refusal("tir.module-empty", "", "a module has at least one kernel"),)
+    for code, index, message in module_findings(program):
+        out.append(Refusal(code, f"kernel {program.kernels[index].name}", message))
+    lines: tuple[int, ...] = ()
+    for index, kernel in enumerate(program.kernels):
+        found = _findings(kernel, atoms, limits)
+        if found:
+            lines = lines or first_lines(program)
+            out.extend(_placed(kernel, found, lines[index]))
+    return tuple(out[: limits.max_refusals])
+
+
+def _kernel(kernel: Kernel, atoms: AtomTable, limits: Limits, line: int) -> list[Refusal]:
+    found = _findings(kernel, atoms, limits)
+    return _placed(kernel, found, line)[: limits.max_refusals] if found else []
+
+
+Finding = tuple[str, Path, str]
+
+
+def _placed(kernel: Kernel, found: list[Finding], line: int) -> list[Refusal]:
+    where = places(kernel, first_line=line)
+    return [Refusal(code, f"{kernel.name}:{where[path]}", message) for code, path, message in found]
+
+
+def _findings(kernel: Kernel, atoms: AtomTable, limits: Limits) -> list[Finding]:
+    found = list(kernel_findings(kernel, limits))
+    if found:
+        return found
+    checker = _Checker(kernel, atoms, limits)
+    checker.block(kernel.body, (), 0, "")
+    found = checker.found
+    if not found:
+        found.extend(checker.written.unwritten_outputs())
+    if not any(code == "tir.buffer-empty" for code, _, _ in found):
+        found.extend(capacity_findings(kernel, limits))
+    return found
+
+
+class _Checker:
+    def __init__(self, kernel: Kernel, atoms: AtomTable, limits: Limits) -> None:
+        self.kernel = kernel
+        self.atoms = atoms
+        self.limits = limits
+        self.scope = Scope(kernel.units)
+        self.visible: dict[str, Buffer] = {p.buffer.name: p.buffer for p in kernel.params}
+        self.io: dict[str, Io] = {p.buffer.name: p.io for p in kernel.params}
+        self.declared: set[str] = set(self.visible)
+        self.written = Written(kernel)
+        self.found: list[Finding] = []
+
+    def block(self, block: Block, prefix: Path, offset: int, divergent: str) -> None:
+        """Check a block; names it introduces end with it."""
+        visible = self.visible
+        self.visible = dict(visible)
+        for index, statement in enumerate(block):
+            if len(self.found) >= self.limits.max_refusals:
+                break
+            self._statement(statement, (*prefix, offset + index), divergent)
+        self.visible = visible
+
+    def _statement(self, statement: Stmt, path: Path, divergent: str) -> None:
+        match statement:
+            case Call():
+                self._call(statement, path, divergent)
+            case For():
+                self._loop(statement, path, divergent)
+            case If():
+                self._if(statement, path, divergent)
+            case Let(name, value):
+                form = self._form(value, path)
+                if form is not None and self._free(name, path):
+                    self.scope.let(name, form)
+            case Alloc(buffer):
+                self._alloc(statement, buffer, path, divergent)
+            case Role():
+                self._role(statement, path, divergent)
+            case _:
+                self._refuse("tir.statement", path, f"{type(statement).__name__} is no statement")
+
+    def _call(self, call: Call, path: Path, divergent: str) -> None:
+        atom = self.atoms.get(call.atom)
+        if atom is None:
+            self._refuse("tir.atom-unknown", path, f"there is no atom {call.atom}")
+            return
+        missing = atom.features - self.atoms.features
+        if missing:
+            text = f"{atom.id} needs {', '.join(sorted(missing))}, which the target lacks"
+            self._refuse("tir.atom-unavailable", path, text)
+        if len(call.operands) != len(atom.operands):
+            names = ", ".join(spec.name for spec in atom.operands)
+            self._refuse(
+                "tir.operand-count",
+                path,
+                f"{atom.id} has {len(call.operands)} operands; it takes {len(atom.operands)} "
+                f"({names})",
+            )
+            return
+        operands = self._resolve(call, atom, path)
+        if operands is None:
+            return
+        found = tuple(o for o in operands if isinstance(o.operand, Window))
+        site = CallSite(
+            self.kernel, self.atoms, self.limits, self.scope, self.visible, self.io, call, path,
+            divergent, atom=atom, operands=operands, windows=found,
+        )  # fmt: skip
+        before = len(self.found)
+        self._apply(CALL_RULES, site)
+        if len(self.found) == before:
+            for code, message in self.written.call(site):
+                self._refuse(code, path, message)
+
+    def _resolve(self, call: Call, atom: Atom, path: Path) -> tuple[Resolved, ...] | None:
+        out: list[Resolved] = []
+        for index, (operand, spec) in enumerate(zip(call.operands, atom.operands, strict=True)):
+            if isinstance(operand, Window):
+                if not self._known(operand.buffer, path):
+                    return None
+                starts = self._forms(operand.starts, path)
+                extents = self._forms(operand.extents, path)
+                if starts is None or extents is None:
+                    return None
+                out.append(Resolved(index, operand, spec, starts, extents))
+            else:
+                if isinstance(operand, Expr) and self._form(operand, path) is None:
+                    return None
+                out.append(Resolved(index, operand, spec))
+        return tuple(out)
+
+    def _known(self, buffer: Buffer, path: Path) -> bool:
+        declared = self.visible.get(buffer.name)
+        if declared is buffer or declared == buffer:
+            return True
+        if declared is None:
+            text = f"buffer {buffer.name} is not alive here; allocate it before and outside"
+            self._refuse("tir.buffer-unknown", path, text)
+        else:
+            text = f"buffer {buffer.name} differs from its declaration ({declared})"
+            self._refuse("tir.buffer-mismatch", path, text)
+        return False
+
+    def _loop(self, loop: For, path: Path, divergent: str) -> None:
+        start, stop = self._form(loop.start, path), self._form(loop.stop, path)
+        if start is None or stop is None:
+            return
+        before = len(self.found)
+        self._apply(LOOP_RULES, self._site(loop, path, divergent))
+        if not self._free(loop.name, path) or len(self.found) != before:
+            return
+        inner = divergent or loop_divergence(self._site(loop, path, ""), loop, start, stop)
+        static = loop.kind is LoopKind.UNROLLED and self.scope.static(start)
+        mark = self.scope.mark()
+        self.scope.loop(loop.name, start, stop, loop.step, static=static)
+        if self.scope.feasible:
+            self.block(loop.body, path, 0, inner)
+        else:
+            text = (
+                f"loop {loop.name} never runs for any unit: {print_expr(loop.start)} is never "
+                f"below {print_expr(loop.stop)}"
+            )
+            self._refuse("tir.region-unreached", path, text)
+        self.scope.reset(mark)
+
+    def _if(self, choice: If, path: Path, divergent: str) -> None:
+        condition = self._form(choice.condition, path)
+        if condition is None:
+            return
+        decided = self.scope.decide(condition)
+        inner = divergent
+        if not inner and decided is None and self.scope.per_unit(condition):
+            inner = f"the condition {print_expr(choice.condition)} depends on the unit"
+        before = self.written.save()
+        self._branch(choice.then, condition, path, 0, inner)
+        after = self.written.save()
+        self.written.load(before)
+        if choice.orelse:
+            negated = self.scope.algebra.negate(condition)
+            self._branch(choice.orelse, negated, path, len(choice.then), inner)
+        self.written.merge(after)
+
+    def _branch(
+        self, block: Block, condition: Form, path: Path, offset: int, divergent: str
+    ) -> None:
+        if not block:
+            return
+        mark = self.scope.mark()
+        possible = self.scope.decide(condition) is not False
+        self.scope.assume(condition)
+        if possible and self.scope.feasible:
+            self.block(block, path, offset, divergent)
+        else:
+            word = "else" if offset else "then"
+            text = f"the {word} branch is never taken: {self.scope.algebra.text(condition)} is 0"
+            self._refuse("tir.region-unreached", path, text)
+        self.scope.reset(mark)
+
+    def _role(self, role: Role, path: Path, divergent: str) -> None:
+        before = len(self.found)
+        self._apply(ROLE_RULES, self._site(role, path, divergent))
+        if len(self.found) != before:
+            return
+        inner = divergent
+        if not inner and (role.first, role.last) != (0, self.kernel.units):
+            inner = f"role {role.name} is for units {role.first}..{role.last}"
+        mark = self.scope.mark()
+        self.scope.restrict_unit(role.first, role.last)
+        if self.scope.feasible:
+            self.block(role.body, path, 0, inner)
+        else:
+            text = f"role {role.name} is for units {role.first}..{role.last}; none comes here"
+            self._refuse("tir.region-unreached", path, text)
+        self.scope.reset(mark)
+
+    def _alloc(self, statement: Alloc, buffer: Buffer, path: Path, divergent: str) -> None:
+        if buffer.name in self.declared or buffer.name in self.scope.names:
+            text = f"the name {buffer.name} is taken; every buffer of a kernel has its own"
+            self._refuse("tir.name-duplicate", path, text)
+        self._apply(ALLOC_RULES, self._site(statement, path, divergent))
+        self.declared.add(buffer.name)
+        self.visible[buffer.name] = buffer
+        self.written.alloc(buffer, path)
+
+    def _free(self, name: str, path: Path) -> bool:
+        if name not in self.scope.names and name not in self.declared:
+            return True
+        what = "the executing unit" if name == UNIT else "a name that is in use here"
+        self._refuse("tir.name-shadowed", path, f"{name} is {what}; choose another")
+        return False
+
+    def _forms(self, exprs: Iterable[Expr], path: Path) -> tuple[Form, ...] | None:
+        out: list[Form] = []
+        for expr in exprs:
+            form = self._form(expr, path)
+            if form is None:
+                return None
+            out.append(form)
+        return tuple(out)
+
+    def _form(self, expr: Expr, path: Path) -> Form | None:
+        algebra = self.scope.algebra
+        try:
+            form = algebra.form(expr, self.scope.names)
+        except UnboundError as error:
+            self._refuse("tir.variable-unbound", path, f"variable {error} has no value here")
+            return None
+        if algebra.zero_divisors:
+            divisors, algebra.zero_divisors = algebra.zero_divisors, []
+            for divisor in divisors:
+                if self._can_be_zero(divisor):
+                    text = f"{algebra.text(divisor)} divides and can be 0 in {print_expr(expr)}"
+                    self._refuse("tir.division-by-zero", path, text)
+                    return None
+        return form
+
+    def _can_be_zero(self, form: Form) -> bool:
+        if self.scope.lower(form) > 0 or self.scope.upper(form) < 0:
+            return False
+        points = enumerate_points(self.scope, (form,), self.limits.enumeration_points)
+        return points is None or bool((points.value(self.scope.algebra, form) == 0).any())
+
+    def _site(self, statement: Stmt, path: Path, divergent: str) -> Site:
+        return Site(
+            self.kernel, self.atoms, self.limits, self.scope, self.visible, self.io, statement,
+            path, divergent,
+        )  # fmt: skip
+
+    def _apply(self, rules: tuple[Rule[S], ...], site: S) -> None:
+        for rule in rules:
+            for message in rule.check(site):
+                self._refuse(rule.code, site.path, message)
+
+    def _refuse(self, code: str, path: Path, message: str) -> None:
+        self.found.append((code, path, message))
