@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import Connection, Table, func, select
+from sqlalchemy import Connection, Table, exc, func, select
 
 from tfsearch.core.errors import TfsearchError
 from tfsearch.core.records import ToolchainRecord
@@ -71,12 +71,16 @@ def verify(database: Database, artifacts: ArtifactStore | None) -> list[Problem]
 
     def work(connection: Connection) -> list[Problem]:
         problems = list(_file_problems(connection)) if database.is_sqlite else []
-        if any(problem.code == "verify.damaged-file" for problem in problems):
-            return problems  # rows of a damaged file say nothing reliable
-        problems += _key_problems(connection)
-        problems += _trial_problems(connection)
-        problems += _final_problems(connection)
-        if artifacts is not None:
+        damaged = bool(problems)
+        try:
+            problems += _key_problems(connection)
+            problems += _trial_problems(connection)
+            problems += _final_problems(connection)
+        except exc.DatabaseError:
+            if not damaged:
+                raise
+            # What cannot be read is named by the file's own check already.
+        if artifacts is not None and not damaged:
             problems += _artifact_problems(connection, artifacts)
         return problems
 

@@ -130,7 +130,8 @@ def _sqlite_file(url: URL, *, create: bool, read_only: bool, timeout_s: float) -
     except FileNotFoundError:
         pass  # then it is to be created, or missing
     except OSError as error:
-        raise RequestError("db.no-permission", f"{place}: {error.strerror}") from error
+        code = "db.no-permission" if isinstance(error, PermissionError) else "db.url"
+        raise RequestError(code, f"{place} cannot be reached: {error.strerror}") from error
     if size is None or size == 0:
         if not create or read_only:
             raise _missing(url)
