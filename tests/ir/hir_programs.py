@@ -82,7 +82,9 @@ def _apply(step: tuple[int, int, int], pool: list[Tensor], given: dict[str, Tens
             return x.T if x.rank >= 2 else x.reshape((1, *x.shape))
         case 4:
             axis = second % x.rank if x.rank else 0
-            return (x.sum(axis), x.max(axis, keepdims=True), x.mean(axis))[second % 3] if x.rank else x
+            return (
+                (x.sum(axis), x.max(axis, keepdims=True), x.mean(axis))[second % 3] if x.rank else x
+            )
         case 5:
             return lang.matmul(given["a"], given["b"])
         case 6:

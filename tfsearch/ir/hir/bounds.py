@@ -47,7 +47,8 @@ class Bounds:
         """Element by element: is ``actual`` (same shape) acceptable? NaN only where expected."""
         values = np.asarray(actual).astype(np.float64)
         inside = (values >= self.lo) & (values <= self.hi)
-        return inside | (np.isnan(self.ref) & np.isnan(values))
+        nothing_known = np.isneginf(self.lo) & np.isposinf(self.hi)
+        return inside | (np.isnan(values) & (np.isnan(self.ref) | nothing_known))
 
     def excess(self, actual: NDArray[Any]) -> Array:
         """|error| / allowed error per element: ≤ 1 inside, 0 for the reference, inf for NaN."""
@@ -70,7 +71,8 @@ def evaluate_bounds(
 ) -> tuple[Bounds, ...]:
     """Reference and interval of every output; inputs as for :func:`evaluate.evaluate`.
 
-    Where an interval cannot be bounded (a divisor that may be zero) it is (-inf, inf).
+    Where an interval cannot be bounded (a divisor that may be zero, an overflow on the way) it is
+    (-inf, inf), which holds NaN too.
     """
     bound, arrays = bind_inputs(program, inputs, dims)
     last = last_uses(bound)
@@ -105,12 +107,14 @@ def _step(program: Program, op: Op, operands: list[Interval], accuracy: Accuracy
     match op.attrs:
         case UnaryAttrs(fn):
             budget = budgets.unary_budget(fn, dtype, accuracy)
-            return intervals.widen(intervals.unary(fn, operands[0]), budget)
+            result = intervals.widen(intervals.unary(fn, operands[0]), budget)
+            return intervals.forget(result, operands[0].unbounded)
         case BinaryAttrs(fn):
             same = op.operands[0] == op.operands[1]
             budget = budgets.binary_budget(fn, dtype, accuracy)
             pair = intervals.binary(fn, operands[0], operands[1], same)
-            return intervals.widen(pair, budget)
+            result = intervals.widen(pair, budget)
+            return intervals.forget(result, operands[0].unbounded | operands[1].unbounded)
         case CompareAttrs(fn):
             return intervals.compare(fn, *operands)
         case ReduceAttrs():
@@ -149,7 +153,8 @@ def _reduce(attrs: ReduceAttrs, x: Interval) -> Interval:
     axes = attrs.axes
     if attrs.fn in (ReduceFn.MAX, ReduceFn.MIN):
         pick = np.max if attrs.fn is ReduceFn.MAX else np.min
-        return Interval(pick(x.ref, axis=axes), pick(x.lo, axis=axes), pick(x.hi, axis=axes))
+        ends = (pick(x.ref, axis=axes), pick(x.lo, axis=axes), pick(x.hi, axis=axes))
+        return intervals.forget(Interval(*ends), np.any(x.unbounded, axis=axes))
     count = math.prod(x.ref.shape[a] for a in axes)
     if attrs.fn is ReduceFn.PROD:
         return intervals.product(x, axes, budgets.rounding(attrs.acc))
@@ -194,7 +199,5 @@ def _sound(x: Interval, dtype: DType) -> Interval:
     limit = largest_finite(dtype) if dtype.is_float else math.inf
     lo = np.where(lo < -limit, -np.inf, lo)
     hi = np.where(hi > limit, np.inf, hi)
-    lost = (np.isnan(lo) | np.isnan(hi)) & ~np.isnan(x.ref)
-    if lost.any():
-        lo, hi = np.where(lost, -np.inf, lo), np.where(lost, np.inf, hi)
-    return Interval(x.ref, np.minimum(lo, x.ref), np.maximum(hi, x.ref))
+    known = Interval(x.ref, np.minimum(lo, x.ref), np.maximum(hi, x.ref))
+    return intervals.forget(known, np.isnan(lo) | np.isnan(hi))

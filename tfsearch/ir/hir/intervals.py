@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tfsearch.ir.hir import numeric
 from tfsearch.ir.hir.budgets import Budget
@@ -14,7 +15,10 @@ from tfsearch.ir.hir.rounding import Array
 
 @dataclass(frozen=True)
 class Interval:
-    """lo ≤ ref ≤ hi, three float64 arrays of one shape; one array three times when exact."""
+    """lo ≤ ref ≤ hi, three float64 arrays of one shape; one array three times when exact.
+
+    (-inf, inf) says that nothing is known: overflow on the way may even have given NaN.
+    """
 
     ref: Array
     lo: Array
@@ -38,9 +42,24 @@ class Interval:
         return np.maximum(np.abs(self.lo), np.abs(self.hi))
 
     @property
+    def unbounded(self) -> NDArray[np.bool_]:
+        """True where nothing is known, so that even NaN is possible."""
+        if self.is_exact:
+            return np.zeros(self.ref.shape, dtype=np.bool_)
+        return np.isneginf(self.lo) & np.isposinf(self.hi)
+
+    @property
     def radius(self) -> Array:
         """The largest distance from the reference."""
         return np.maximum(self.hi - self.ref, self.ref - self.lo)
+
+
+def forget(x: Interval, where: NDArray[np.bool_]) -> Interval:
+    """The interval without bounds at the given places, except where the reference is NaN."""
+    where = where & ~np.isnan(x.ref)
+    if not where.any():
+        return x
+    return Interval(x.ref, np.where(where, -np.inf, x.lo), np.where(where, np.inf, x.hi))
 
 
 def widen(x: Interval, budget: Budget) -> Interval:
@@ -66,7 +85,9 @@ def unary(fn: UnaryFn, x: Interval) -> Interval:
     if fn in (UnaryFn.SIN, UnaryFn.COS):
         # Their slope is at most one.
         radius = x.radius
-        return Interval(ref, np.maximum(ref - radius, -1.0), np.minimum(ref + radius, 1.0))
+        low, high = np.maximum(ref - radius, -1.0), np.minimum(ref + radius, 1.0)
+        lost = np.isinf(radius)
+        return Interval(ref, np.where(lost, -np.inf, low), np.where(lost, np.inf, high))
     if fn is UnaryFn.RECIP:
         return _quotient(Interval.exact(np.ones_like(x.ref)), x)
     low, high = (x.hi, x.lo) if fn in _DECREASING else (x.lo, x.hi)
@@ -95,7 +116,7 @@ def binary(fn: BinaryFn, a: Interval, b: Interval, same: bool = False) -> Interv
     if fn is BinaryFn.MUL:
         if same:
             return _square(a, ref)
-        return _corners(ref, [_times(p, q) for p in (a.lo, a.hi) for q in (b.lo, b.hi)])
+        return _corners(ref, [p * q for p in (a.lo, a.hi) for q in (b.lo, b.hi)])
     if fn is BinaryFn.DIV:
         return _quotient(a, b)
     return Interval(ref, f(a.lo, b.lo), f(a.hi, b.hi))
@@ -104,11 +125,6 @@ def binary(fn: BinaryFn, a: Interval, b: Interval, same: bool = False) -> Interv
 def _square(a: Interval, ref: Array) -> Interval:
     magnitude = _abs(a, np.abs(a.ref))
     return Interval(ref, magnitude.lo * magnitude.lo, magnitude.hi * magnitude.hi)
-
-
-def _times(p: Array, q: Array) -> Array:
-    # An end at infinity stands for "arbitrarily large", so its product with zero is zero.
-    return np.where((p == 0) | (q == 0), 0.0, p * q)
 
 
 def _corners(ref: Array, corners: list[Array]) -> Interval:

@@ -237,7 +237,7 @@ def matmul(
     plain = DType.I32 if a.dtype is DType.I8 else a.dtype
     out_type = as_dtype(out_dtype) if out_dtype is not None else plain
     a, b = _batched(a, b)
-    batch = "bcdefg"[: max(a.rank, b.rank) - 2]
+    batch = "bcdefg"[: max(a.rank, b.rank, 2) - 2]
     rows = "k" if a.rank == 1 else "km" if trans_a else "mk"
     columns = "k" if b.rank == 1 else "nk" if trans_b else "kn"
     lhs = batch[len(batch) - max(a.rank - 2, 0) :] + rows
