@@ -88,7 +88,7 @@ def test_planted_errors_fall_outside_in_f32(error, k):
     actual = planted(error, inputs["a"], inputs["b"]).astype(np.float32)
     assert not bounds.contains(actual).all()
     assert bounds.excess(actual).max() > 1.0
-    assert bounds.contains((inputs["a"] @ inputs["b"])).all()
+    assert bounds.contains(inputs["a"] @ inputs["b"]).all()
 
 
 @pytest.mark.parametrize("error", ERRORS)

@@ -127,8 +127,9 @@ def _bf16_neighbours(value: float) -> list[float]:
     bits = np.array(value, np.float32).astype(ml_dtypes.bfloat16).view(np.uint16)
     out = []
     for step in (-1, 1):
-        near = np.uint16((int(bits) + step) % 65536)
-        number = float(near.view(ml_dtypes.bfloat16))
+        near = np.array((int(bits) + step) % 65536, np.uint16)
+        with np.errstate(all="ignore"):
+            number = float(near.view(ml_dtypes.bfloat16)[()])
         if math.isfinite(number):
             out.append(number)
     return out
@@ -195,7 +196,7 @@ def test_a_quantising_program_evaluates():
 
 
 def test_gemm_epilogues_apply_in_the_order_written():
-    options = dict(m=3, n=4, k=5, dtype="f32", epilogue="bias+relu+residual+scale")
+    options = {"m": 3, "n": 4, "k": 5, "dtype": "f32", "epilogue": "bias+relu+residual+scale"}
     program = build_workload("gemm", options).program
     data = random_inputs(program, 3)
     (c,) = evaluate(program, data)

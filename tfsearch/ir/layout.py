@@ -191,40 +191,62 @@ def coalesce(layout: Layout) -> Layout:
 def composition(outer: Layout, inner: Layout) -> Layout:
     """``outer ∘ inner``: the shape is compatible with ``inner`` and
     result(c) = outer(inner(c)) for every coordinate c of ``inner``.
+
+    Refused where sizes do not divide, where ``inner`` leaves the size of ``outer``, and where
+    modes of ``inner`` add up across a mode of ``outer`` (a carry is no layout).
     """
-    if isinstance(inner.shape, tuple):
-        return make_layout(*(composition(outer, mode) for mode in inner.modes))
-    assert isinstance(inner.stride, int)
-    return _compose_mode(outer, inner.shape, inner.stride)
-
-
-def _compose_mode(outer: Layout, size: int, stride: int) -> Layout:
-    if stride == 0 or size == 1:
-        return Layout(size, 0)
-    if (size - 1) * stride >= outer.size:
+    if inner.cosize > outer.size:
         raise RequestError(
-            "layout.composition", f"{outer} ∘ {size}:{stride} reads beyond size {outer.size}"
+            "layout.composition", f"{outer} ∘ {inner} reads beyond size {outer.size}"
         )
     modes = _flat_modes(coalesce(outer))
+    reach = [0] * len(modes)
+    found = _compose(outer, modes, inner, reach)
+    for (extent, step), used in zip(modes[:-1], reach[:-1], strict=True):
+        if used >= extent:
+            raise RequestError(
+                "layout.composition",
+                f"{outer} ∘ {inner} is no layout: indices carry out of mode {extent}:{step}",
+            )
+    return found
+
+
+def _compose(
+    outer: Layout, modes: Sequence[tuple[int, int]], inner: Layout, reach: list[int]
+) -> Layout:
+    if isinstance(inner.shape, tuple):
+        return make_layout(*(_compose(outer, modes, mode, reach) for mode in inner.modes))
+    assert isinstance(inner.stride, int)
+    return _compose_mode(outer, modes, (inner.shape, inner.stride), reach)
+
+
+def _compose_mode(
+    outer: Layout,
+    modes: Sequence[tuple[int, int]],
+    inner: tuple[int, int],
+    reach: list[int],
+) -> Layout:
+    """One mode of the composition; adds to ``reach`` how far it goes in each mode of outer."""
+    rest, skip = inner
+    if skip == 0 or rest == 1:
+        return Layout(rest, 0)
     taken: list[tuple[int, int]] = []
-    rest, skip = size, stride
     for position, (extent, step) in enumerate(modes):
         last = position == len(modes) - 1
         if skip >= extent and not last:
             if skip % extent:
-                raise _indivisible(outer, size, stride)
+                raise _indivisible(outer, inner)
             skip //= extent
             continue
-        if (rest - 1) * skip < extent:
-            taken.append((rest, skip * step))
-            break
-        if not last and extent % skip:
-            raise _indivisible(outer, size, stride)
-        available = rest if last else min(rest, extent // skip)
+        whole = last or (rest - 1) * skip < extent
+        if not whole and extent % skip:
+            raise _indivisible(outer, inner)
+        available = rest if whole else extent // skip
         if rest % available:
-            raise _indivisible(outer, size, stride)
+            raise _indivisible(outer, inner)
         if available > 1:
             taken.append((available, skip * step))
+            reach[position] += (available - 1) * skip
         rest //= available
         skip = 1
         if rest == 1:
@@ -232,7 +254,8 @@ def _compose_mode(outer: Layout, size: int, stride: int) -> Layout:
     return _from_flat(taken)
 
 
-def _indivisible(outer: Layout, size: int, stride: int) -> RequestError:
+def _indivisible(outer: Layout, inner: tuple[int, int]) -> RequestError:
+    size, stride = inner
     return RequestError(
         "layout.composition", f"{outer} ∘ {size}:{stride} is no layout: sizes do not divide"
     )

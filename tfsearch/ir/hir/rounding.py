@@ -74,7 +74,8 @@ def round_values(dtype: DType, values: Array) -> Array:
     precision, minimum, limit = _FORMATS[dtype]
     _, exponent = np.frexp(values)
     shift = np.maximum(exponent - 1, minimum) - (precision - 1)
-    rounded = np.ldexp(np.rint(np.ldexp(values, -shift)), shift)
+    with np.errstate(over="ignore", under="ignore"):
+        rounded = np.ldexp(np.rint(np.ldexp(values, -shift)), shift)
     return np.where(np.abs(rounded) > limit, np.copysign(np.inf, values), rounded)
 
 
