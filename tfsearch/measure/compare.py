@@ -34,11 +34,13 @@ from tfsearch.measure.job import (
 )
 from tfsearch.measure.protocols import Loaded, Runner
 from tfsearch.measure.run import (
+    EARLY_CHECKS,
     interval_pair,
     machine_conditions,
     mode_conditions,
     prepare,
     require_plausible,
+    require_right,
     split_samples,
     verified,
 )
@@ -154,8 +156,11 @@ class _Round:
         deadline = time.monotonic() + self.limits.budget_s
         while self.active and not self.stopped:
             self.groups.append(self.bench.group(self.active))
+            if self.bench.groups <= EARLY_CHECKS:
+                for column in list(self.active):
+                    self._check(column)
             times = self.times()
-            if len(times) >= LEAST_ROUNDS:
+            if self.active and len(times) >= LEAST_ROUNDS:
                 self._judge(times)
             if self.stopped:
                 break
@@ -166,26 +171,44 @@ class _Round:
         for column in list(self.active):
             self._check(column)
 
+    @property
+    def split(self) -> Split:
+        """Which of all rounds so far are of the slow mode."""
+        before = [group.before for group in self.groups for _ in range(len(group.times_us))]
+        after = [group.after for group in self.groups for _ in range(len(group.times_us))]
+        return split_modes(before, after, self.watch.fastest)
+
     def times(self) -> Floats:
         """Rounds of the fast mode [rounds, contestants]; all of them when there is none."""
         everything = np.concatenate([group.times_us for group in self.groups])
-        before = [group.before for group in self.groups for _ in range(len(group.times_us))]
-        after = [group.after for group in self.groups for _ in range(len(group.times_us))]
-        split = split_modes(before, after, self.watch.fastest)
+        split = self.split
         return everything if split.slow_only else everything[split.kept]
 
     def ranking(self) -> tuple[Ranking, list[int]] | None:
-        """The ranking over the columns without a fault; None when none is left."""
-        columns = [k for k in range(len(self.bench.contestants)) if k not in self.faults]
-        if not columns or not self.groups:
+        """The ranking over the columns without a fault; None when there is nothing to rank.
+
+        A column that was only timed in rounds of the slow mode is not among them.
+        """
+        if not self.groups:
             return None
-        times = self.times()[:, columns]
+        times = self.times()
+        columns = [
+            k
+            for k in range(times.shape[1])
+            if k not in self.faults and not np.isnan(times[:, k]).all()
+        ]
+        if not columns:
+            return None
+        times = times[:, columns]
         if np.isnan(times).any(axis=0).all():
             times = times[~np.isnan(times).any(axis=1)]
-        return rank_paired(times, TIE), columns
+        return (rank_paired(times, TIE), columns) if len(times) else None
 
     def _judge(self, times: Floats) -> None:
         if self.reference is not None:
+            if self.reference in self.faults:
+                self.stopped = "reference"
+                return
             base = times[:, self.reference]
             widths = [
                 ratio_interval(times[:, k], base).half_width
@@ -201,7 +224,7 @@ class _Round:
             self.stopped = "decided"
             return
         beaten = [k for k, r in zip(self.active, found.ratios, strict=True) if r.low > BEATEN]
-        if beaten and self._check(winner):
+        if beaten and not self.split.slow_only and self._check(winner):
             for k in beaten:
                 self._check(k)
                 if k in self.active:
@@ -212,14 +235,12 @@ class _Round:
         contestant = self.bench.contestants[column]
         try:
             with phase("check", self.report):
-                finding = self.bench.check(column)
-                if finding.message:
-                    raise Fault(Status.WRONG, finding.code, finding.message)
+                require_right(self.bench, column, self.report)
                 own = self.times()[:, column]
                 own = own[~np.isnan(own)]
                 require_plausible(float(np.median(own)), contestant.lower_bound_us)
         except Fault as fault:
-            fault.verification = contestant.verdict.verification
+            fault.verification = fault.verification or contestant.verdict.verification
             self.faults[column] = fault
             self.active.remove(column)
             return False
@@ -314,7 +335,8 @@ def _outcome(job: MeasureJob, state: _Round, column: int) -> MeasureOutcome:
     contestant = state.bench.contestants[column]
     samples, split = split_samples(state.groups, column, state.watch.fastest)
     present = ~np.isnan(samples)
-    kept = samples[present] if split.slow_only else samples[present & split.kept]
+    own = Split(split.kept[present], split.aside[present])
+    kept = samples[present] if own.slow_only else samples[present & split.kept]
     found = median_interval(kept)
     measurement = Measurement(
         tuple(float(x) for x in kept),
@@ -322,7 +344,7 @@ def _outcome(job: MeasureJob, state: _Round, column: int) -> MeasureOutcome:
         interval_pair(found),
         protocol(job.protocol).key,
         conditions={
-            **mode_conditions(samples[present], Split(split.kept[present], split.aside[present])),
+            **mode_conditions(samples[present], own),
             "batch": contestant.batch,
         },
     )

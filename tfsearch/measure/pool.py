@@ -91,7 +91,7 @@ class CompilePool(Generic[T]):
                 return False
             self._open += 1
             self._waiting.append((tag, lambda: function(*args)))
-            if self._idle == 0 and len(self._threads) < self.workers:
+            if len(self._waiting) > self._idle and len(self._threads) < self.workers:
                 thread = threading.Thread(target=self._work, name="compile", daemon=True)
                 self._threads.append(thread)
                 thread.start()

@@ -36,6 +36,12 @@ from tfsearch.measure.statistics import (
     split_modes,
 )
 
+EARLY_CHECKS = 2
+"""Outputs are checked after this many groups and after the last one.
+
+Contents come from a small pool, so the last group's may be those that a kernel has kept results
+of; the first groups' differ from the bound ones and from one another.
+"""
 SLOW_GRACE = 2.0
 """A measurement without a single fast-mode sample may take this many times its budget."""
 
@@ -136,21 +142,28 @@ def _measure(
     with phase("time", report):
         deadline = time.monotonic() + job.limits.budget_s
         bench.calibrate()
-        groups, stopped = _take_groups(job, bench, watch, deadline)
-    with phase("check", report):
-        finding = bench.check(0)
-        if finding.message:
-            verification = dataclasses.replace(
-                contestant.verdict.verification,
-                passed=False,
-                max_error=max(finding.max_error, contestant.verdict.verification.max_error),
-                message=finding.message,
-            )
-            raise Fault(Status.WRONG, finding.code, finding.message, verification=verification)
+        groups, stopped = _take_groups(job, bench, watch, deadline, report)
+    require_right(bench, 0, report)
     measurement = _measurement(job, bench, watch, groups, stopped)
     with phase("time", report):
         require_plausible(measurement.median_us, job.lower_bound_us)
     return measurement
+
+
+def require_right(bench: Bench, index: int, report: Report) -> None:
+    """A :class:`Fault` when the outputs of the last group are not those of its inputs."""
+    contestant = bench.contestants[index]
+    with phase("check", report):
+        finding = bench.check(index)
+        if finding.message:
+            before = contestant.verdict.verification
+            failed = dataclasses.replace(
+                before,
+                passed=False,
+                max_error=max(finding.max_error, before.max_error),
+                message=finding.message,
+            )
+            raise Fault(Status.WRONG, finding.code, finding.message, verification=failed)
 
 
 def require_plausible(median_us: float, lower_bound_us: float) -> None:
@@ -164,7 +177,7 @@ def require_plausible(median_us: float, lower_bound_us: float) -> None:
 
 
 def _take_groups(
-    job: MeasureJob, bench: Bench, watch: Watch, deadline: float
+    job: MeasureJob, bench: Bench, watch: Watch, deadline: float, report: Report
 ) -> tuple[list[Group], str]:
     rule = StoppingRule(
         share=job.limits.share,
@@ -176,6 +189,8 @@ def _take_groups(
     grace = job.limits.budget_s * (SLOW_GRACE - 1)
     while True:
         groups.append(bench.group([0]))
+        if bench.groups <= EARLY_CHECKS:
+            require_right(bench, 0, report)
         samples, split = split_samples(groups, 0, watch.fastest)
         verdict = rule.judge(samples[split.kept])
         if verdict is not Verdict.CONTINUE:
