@@ -1,0 +1,103 @@
+"""Compiling candidates ahead of their measurement, and finding what was compiled before."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from pathlib import Path
+from types import TracebackType
+
+from tfsearch.core.errors import TfsearchError
+from tfsearch.core.records import BuildKey, BuildRecord, Status
+from tfsearch.measure.pool import CompilePool, Done
+from tfsearch.plugin.target import CompileOutcome, Source
+from tfsearch.tune.prepare import Failure, shortened
+from tfsearch.tune.recorder import Built, Recorder
+from tfsearch.tune.request import Plan
+
+COMPILE_TIMEOUT_S = 120.0
+COMPILE_MEMORY_BYTES = 4 << 30
+
+
+class Builder:
+    """Compiles in a pool; a context manager that removes what it left on disk."""
+
+    def __init__(self, plan: Plan, recorder: Recorder) -> None:
+        self._plan = plan
+        self._recorder = recorder
+        self.workers = plan.request.workers or max(1, os.cpu_count() or 1)
+        self._pool: CompilePool[CompileOutcome] = CompilePool(self.workers)
+        self._folder = Path(tempfile.mkdtemp(prefix="tfsearch-tune-"))
+        self._known: dict[str, Built] = {}
+        self._running: set[str] = set()
+        self._done: dict[str, Done[CompileOutcome]] = {}
+
+    def __enter__(self) -> Builder:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._pool.close()
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    def start(self, source: Source, key: BuildKey) -> None:
+        """Begin to compile, unless a build with this key is known or on its way."""
+        tag = key.key
+        if tag in self._known or tag in self._running or tag in self._done:
+            return
+        recorded = self._recorder.build(tag)
+        if recorded is not None:
+            self._known[tag] = recorded
+            return
+        self._running.add(tag)
+        self._pool.submit(tag, self._compile, source, self._folder / tag)
+
+    def wait(self, key: BuildKey) -> Built | Failure:
+        """The outcome of a build that was started; a failure has the compiler's status."""
+        tag = key.key
+        while tag not in self._known and tag not in self._done:
+            self._collect()
+        if tag in self._known:
+            return self._known[tag]
+        error = self._done[tag].error
+        if isinstance(error, TfsearchError):
+            return Failure(Status.COMPILE_ERROR, error.code, "compile", shortened(error.message))
+        if error is not None:
+            text = shortened(f"{type(error).__name__}: {error}")
+            return Failure(Status.COMPILE_CRASH, "compile.exception", "compile", text)
+        outcome = self._done[tag].result()
+        if outcome.status is not Status.OK:
+            code = f"compile.{outcome.status.value.removeprefix('compile_')}"
+            return Failure(outcome.status, code, "compile", shortened(outcome.log))
+        artifact, path = self._recorder.artifact(self._folder / tag)
+        record = BuildRecord(key, artifact, outcome.seconds, outcome.resources, outcome.log)
+        self._known[tag] = Built(record, path)
+        return self._known[tag]
+
+    def wait_all(self) -> None:
+        """Until nothing is being compiled: for devices that share the compiler's cores."""
+        while self._running:
+            self._collect()
+
+    def _collect(self) -> None:
+        done = self._pool.next_done()
+        if done is not None:
+            tag = str(done.tag)
+            self._running.discard(tag)
+            self._done[tag] = done
+
+    def _compile(self, source: Source, out: Path) -> CompileOutcome:
+        request = self._plan.request
+        return self._plan.compiler.compile(
+            source,
+            request.flags,
+            request.macros,
+            out,
+            timeout_s=COMPILE_TIMEOUT_S,
+            memory_bytes=COMPILE_MEMORY_BYTES,
+        )

@@ -1,0 +1,179 @@
+"""What is to be tuned, and everything that follows from it before the first candidate."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from tfsearch.core import keys
+from tfsearch.core.errors import RequestError
+from tfsearch.core.records import ParamValue, WorkloadRecord
+from tfsearch.db.records import BestQuery, SessionFields
+from tfsearch.ir.workload import Workload
+from tfsearch.measure.job import protocol as protocol_named
+from tfsearch.plugin import identity, registry
+from tfsearch.plugin.target import Compiler, Device, Prediction, Problem, Target
+from tfsearch.search import parse_policy
+from tfsearch.space import Points, Space
+
+DEFAULT_TRIALS = 32
+PROOFS = ("shape", "full")
+
+
+@dataclass(frozen=True)
+class TuneRequest:
+    """A request to tune one workload.
+
+    ``trials`` and ``seconds`` bound the session; with neither, 32 trials. ``fix`` holds
+    parameters at a value (texts are parsed by the parameter's domain). ``prove`` is ``shape``
+    (each distinct recipe shape is interpreted once) or ``full`` (every candidate's own reduced
+    form). ``converge``: the session ends when the bound says that no more than this share is
+    left to gain. ``finalists``: how many of the best go into the final. ``resume``: continue an
+    unfinished session of the same request. ``baseline``: time the target's baseline too.
+    """
+
+    workload: Workload
+    target: str | None = None
+    device: str | None = None
+    trials: int | None = None
+    seconds: float | None = None
+    policy: str = "ranked"
+    workers: int | None = None
+    flags: tuple[str, ...] = ()
+    macros: tuple[str, ...] = ()
+    toolchain: str | None = None
+    fix: Mapping[str, ParamValue] = field(default_factory=dict[str, ParamValue])
+    prove: str = "shape"
+    seed: int = 0
+    protocol: str = "warm"
+    converge: float = 0.01
+    finalists: int = 4
+    resume: bool = True
+    baseline: bool = True
+
+    def __post_init__(self) -> None:
+        for name, value, least in (
+            ("trials", self.trials, 1),
+            ("workers", self.workers, 1),
+            ("finalists", self.finalists, 1),
+        ):
+            if value is not None and value < least:
+                raise RequestError(
+                    "tune.budget", f"{name} is {value}; it must be a whole number from {least}"
+                )
+        if self.seconds is not None and not self.seconds > 0:
+            raise RequestError("tune.budget", f"seconds is {self.seconds}; it must be above 0")
+        if self.prove not in PROOFS:
+            raise RequestError(
+                "tune.prove", f"prove is {self.prove!r}; it must be one of {', '.join(PROOFS)}"
+            )
+        if not 0 <= self.seed < 2**63:
+            raise RequestError("tune.seed", f"seed {self.seed} must be from 0 to 2**63-1")
+        protocol_named(self.protocol)
+        parse_policy(self.policy)
+
+    @property
+    def trials_limit(self) -> int | None:
+        """The trials allowed; None when only time limits the session."""
+        if self.trials is None and self.seconds is None:
+            return DEFAULT_TRIALS
+        return self.trials
+
+
+@dataclass(frozen=True, eq=False)
+class Plan:
+    """A resolved request. It is the problem that policies see: ``space`` and ``predict``.
+
+    ``space`` is the target's with the fixed parameters held; ``problem`` the target's own.
+    """
+
+    request: TuneRequest
+    target: Target
+    device: Device
+    compiler: Compiler
+    problem: Problem
+    space: Space
+
+    def predict(self, points: Points) -> Prediction:
+        """Predicted times of a batch of points of :attr:`space`."""
+        return self.problem.predict(points)
+
+    @cached_property
+    def workload(self) -> WorkloadRecord:
+        """The workload as the database knows it."""
+        return self.request.workload.record
+
+    @cached_property
+    def generator(self) -> str:
+        """Digest of the target's generator."""
+        return self.target.generator_digest()
+
+    @cached_property
+    def sizes(self) -> dict[str, int]:
+        """Sizes at which dimensions that are ranges are measured: their largest."""
+        ranges = self.request.workload.program.ranges
+        return {name: dim.largest for name, dim in ranges.items()}
+
+    @cached_property
+    def query(self) -> BestQuery:
+        """The question whose answer this session improves."""
+        request = self.request
+        return identity.best_query(
+            self.workload,
+            self.target,
+            self.device,
+            self.compiler,
+            request.flags,
+            request.macros,
+            request.protocol,
+        )
+
+    @cached_property
+    def fields(self) -> SessionFields:
+        """Identity of the session: an unfinished one with the same can be resumed."""
+        request = self.request
+        shape = {"space": self.space.fingerprint, "generator": self.generator}
+        return SessionFields(
+            workload=self.workload.key,
+            target=self.target.name,
+            device=self.device.record.key,
+            toolchain=self.compiler.record.digest,
+            flags=(*request.flags, *(f"-D{macro}" for macro in request.macros)),
+            policy=f"{request.policy} {request.protocol}",
+            seed=request.seed,
+            space=keys.digest("session-space", shape),
+        )
+
+
+def resolve(request: TuneRequest) -> Plan:
+    """Find the target, device and compiler, and bind the workload.
+
+    ``RequestError`` for unknown names and rejected flags, ``UnavailableError`` for an absent
+    device or compiler.
+    """
+    target = registry.get(request.target) if request.target else registry.best_present()
+    device = registry.device(target, request.device)
+    compiler = target.compiler(request.toolchain)
+    compiler.check_flags(request.flags)
+    problem = target.problem(request.workload, device)
+    space = fixed_space(problem.space, request.fix)
+    return Plan(request, target, device, compiler, problem, space)
+
+
+def fixed_space(space: Space, fix: Mapping[str, ParamValue]) -> Space:
+    """The space with parameters held; ``RequestError`` for unknown names or values."""
+    return space.fix({name: _value(space, name, value) for name, value in fix.items()})
+
+
+def _value(space: Space, name: str, value: ParamValue) -> ParamValue:
+    """A text as the domain's own value: ``64`` or ``true`` from a command line."""
+    holders = [recipe.by_name[name] for recipe in space.recipes if name in recipe.by_name]
+    if not isinstance(value, str) or any(value in parameter for parameter in holders):
+        return value
+    for parameter in holders:
+        try:
+            return parameter.parse(value)
+        except RequestError:
+            continue
+    return value
