@@ -13,7 +13,7 @@ from tfsearch.atoms.table import AtomTable
 from tfsearch.ir.tir.nodes import Block, Buffer, Call, For, If, Io, Kernel, MemorySpace, Role
 from tfsearch.ir.tir.walk import Path, statement_at, walk, windows
 from tfsearch.prove.forms import Form
-from tfsearch.prove.site import CallSite, Resolved
+from tfsearch.prove.site import CallSite, ResolvedWindow
 
 _Key = tuple[Form, ...] | None
 """The literal starts of a written window; None where they are not literals."""
@@ -51,42 +51,47 @@ class Written:
         if site.atom.computes.kind is not Kind.HINT:
             for operand in site.windows:
                 if operand.spec.access is not Access.WRITE and self._certain(site, operand):
-                    name = operand.window.buffer.name
+                    name = operand.buffer.name
                     yield (
                         "tir.read-unwritten",
                         f"operand {operand.spec.name} of {site.atom.id} reads {name}, which "
                         f"nothing has written there",
                     )
         for operand in site.windows:
-            name = operand.window.buffer.name
+            name = operand.buffer.name
             if operand.spec.access is not Access.READ:
                 self._outputs.discard(name)
-                if name in self._written:
-                    self._written[name] |= {self._key(operand)}
+                known = self._written.get(name)
+                if known is not None and None not in known:
+                    key = self._key(operand)
+                    if key not in known:
+                        self._written[name] = known | {key}
 
     def unwritten_outputs(self) -> Iterator[tuple[str, Path, str]]:
         """(code, place, message) for arguments that the kernel should write and never does."""
         for name in sorted(self._outputs):
             yield "tir.output-unwritten", (), f"no statement writes the output {name}"
 
-    def _key(self, operand: Resolved) -> _Key:
-        if any(start[1] for start in operand.starts):
+    def _key(self, operand: ResolvedWindow) -> _Key:
+        if not operand.fixed:
             return None
-        inner = 1 if operand.window.buffer.space is MemorySpace.REGISTER else 2
-        if any(extent != (1, ()) for extent in operand.extents[:-inner]):
-            return None
+        inner = 1 if operand.buffer.space is MemorySpace.REGISTER else 2
+        for extent in operand.extents[:-inner]:
+            if extent != (1, ()):
+                return None
         return operand.starts
 
-    def _certain(self, site: CallSite, operand: Resolved) -> bool:
-        buffer = operand.window.buffer
+    def _certain(self, site: CallSite, operand: ResolvedWindow) -> bool:
+        buffer = operand.buffer
         keys = self._written.get(buffer.name)
         if keys is None:
             return False
-        key = self._key(operand)
-        if keys and (not buffer.space.is_register or None in keys or key is None or key in keys):
-            return False
-        if keys and not _whole_rows(operand):
-            return False
+        if keys:
+            if None in keys or not buffer.space.is_register:
+                return False
+            key = self._key(operand)
+            if key is None or key in keys or not _whole_rows(operand):
+                return False
         if not buffer.space.is_private:
             return not _writes(self._kernel.body, buffer.name, site.atoms)
         return not self._from_before(buffer.name, site)
@@ -116,6 +121,6 @@ def _writes(block: Block, name: str, atoms: AtomTable) -> bool:
     return False
 
 
-def _whole_rows(operand: Resolved) -> bool:
+def _whole_rows(operand: ResolvedWindow) -> bool:
     """Whether different literal starts mean different registers: the last start is 0."""
     return operand.starts[-1] == (0, ())

@@ -9,7 +9,7 @@ from tfsearch.atoms.contract import Access
 from tfsearch.ir.tir.nodes import Buffer, Io, Scalar, Window
 from tfsearch.prove.forms import ZERO, Form, combine
 from tfsearch.prove.points import enumerate_points
-from tfsearch.prove.site import CallSite, Resolved, Rule
+from tfsearch.prove.site import CallSite, ResolvedWindow, Rule
 
 
 def check_kind(site: CallSite) -> Iterable[str]:
@@ -23,9 +23,19 @@ def check_kind(site: CallSite) -> Iterable[str]:
             out.append(
                 f"operand {operand.spec.name} of {site.atom.id} is {found}; it takes {wanted}"
             )
-        elif isinstance(operand.operand, Scalar):
-            dtype, value = operand.spec.dtype, operand.operand.value
-            if dtype is not None and not dtype.is_float and value != int(value):
+    return out
+
+
+def check_literal(site: CallSite) -> Iterable[str]:
+    """Integer operands take integers."""
+    if len(site.windows) == len(site.operands):
+        return ()
+    out: list[str] = []
+    for operand in site.operands:
+        dtype = operand.spec.dtype
+        if isinstance(operand.operand, Scalar) and dtype is not None and not dtype.is_float:
+            value = operand.operand.value
+            if not float(value).is_integer():
                 out.append(f"operand {operand.spec.name} is {value}; {dtype.value} takes integers")
     return out
 
@@ -34,11 +44,11 @@ def check_io(site: CallSite) -> Iterable[str]:
     """Inputs are never written."""
     out: list[str] = []
     for operand in site.windows:
-        io = site.io.get(operand.window.buffer.name)
+        io = site.io.get(operand.buffer.name)
         if io in (Io.IN, Io.PREPARED) and operand.spec.access is not Access.READ:
             out.append(
                 f"operand {operand.spec.name} of {site.atom.id} is written, but "
-                f"{operand.window.buffer.name} is an argument '{io.value}', which is read only"
+                f"{operand.buffer.name} is an argument '{io.value}', which is read only"
             )
     return out
 
@@ -47,7 +57,7 @@ def check_space(site: CallSite) -> Iterable[str]:
     """Buffers live where the atom can reach them."""
     out: list[str] = []
     for operand in site.windows:
-        buffer = operand.window.buffer
+        buffer = operand.buffer
         if operand.spec.spaces and buffer.space not in operand.spec.spaces:
             wanted = ", ".join(sorted(space.value for space in operand.spec.spaces))
             out.append(
@@ -61,11 +71,11 @@ def check_dtype(site: CallSite) -> Iterable[str]:
     """Element types agree."""
     out: list[str] = []
     for operand in site.windows:
-        dtype, have = operand.spec.dtype, operand.window.buffer.dtype
+        dtype, have = operand.spec.dtype, operand.buffer.dtype
         if dtype is not None and have is not dtype:
             out.append(
                 f"operand {operand.spec.name} of {site.atom.id} is {have.value} "
-                f"({operand.window.buffer.name}); it must be {dtype.value}"
+                f"({operand.buffer.name}); it must be {dtype.value}"
             )
     return out
 
@@ -73,7 +83,7 @@ def check_dtype(site: CallSite) -> Iterable[str]:
 def check_shape(site: CallSite) -> Iterable[str]:
     """Tiles have the contract's shape, or less where partial tiles are allowed."""
     out: list[str] = []
-    for operand in site.windows:
+    for operand in site.open:
         spec = operand.spec
         shape = spec.shape
         missing = len(shape) - len(operand.extents)
@@ -88,7 +98,7 @@ def check_shape(site: CallSite) -> Iterable[str]:
             wanted = f"at most {size}" if partial else str(size)
             out.append(
                 f"operand {spec.name} of {site.atom.id} has extent {text} in dimension "
-                f"{dim - max(missing, 0)} of {operand.window.buffer.name}; the tile "
+                f"{dim - max(missing, 0)} of {operand.buffer.name}; the tile "
                 f"{_tile(shape)} takes {wanted}"
             )
     return out
@@ -112,14 +122,14 @@ def check_dense(site: CallSite) -> Iterable[str]:
     out: list[str] = []
     for operand in site.windows:
         spec = operand.spec
-        strides = operand.window.buffer.dense_strides
+        strides = operand.buffer.dense_strides
         wanted = 1
         for back in range(1, min(spec.dense, len(spec.shape), len(strides)) + 1):
             extent = spec.shape[-back]
             if extent > 1 and strides[-back] != wanted:
                 out.append(
                     f"operand {spec.name} of {site.atom.id} needs stride {wanted} in dimension "
-                    f"{len(strides) - back}; {operand.window.buffer.name} has {strides[-back]}"
+                    f"{len(strides) - back}; {operand.buffer.name} has {strides[-back]}"
                 )
             wanted *= extent
     return out
@@ -128,8 +138,8 @@ def check_dense(site: CallSite) -> Iterable[str]:
 def check_alignment(site: CallSite) -> Iterable[str]:
     """Addresses are multiples of the contract's alignment."""
     out: list[str] = []
-    for operand in site.windows:
-        spec, buffer = operand.spec, operand.window.buffer
+    for operand in site.open:
+        spec, buffer = operand.spec, operand.buffer
         if spec.alignment <= 1 or buffer.space.is_register:
             continue
         known = alignment_of(site, buffer, operand)
@@ -142,7 +152,7 @@ def check_alignment(site: CallSite) -> Iterable[str]:
     return out
 
 
-def alignment_of(site: CallSite, buffer: Buffer, operand: Resolved) -> int:
+def alignment_of(site: CallSite, buffer: Buffer, operand: ResolvedWindow) -> int:
     """What the window's address is known to be a multiple of, bytes."""
     offset = ZERO
     for start, stride in zip(operand.starts, buffer.dense_strides, strict=True):
@@ -162,8 +172,8 @@ def alignment_of(site: CallSite, buffer: Buffer, operand: Resolved) -> int:
 def check_register_index(site: CallSite) -> Iterable[str]:
     """Registers have names, not addresses: their indices are literals after unrolling."""
     out: list[str] = []
-    for operand in site.windows:
-        buffer = operand.window.buffer
+    for operand in site.open:
+        buffer = operand.buffer
         if not buffer.space.is_register:
             continue
         for dim, start in enumerate(operand.starts):
@@ -187,11 +197,11 @@ def _doubled(site: CallSite) -> Iterator[str]:
     written = [o for o in site.windows if o.spec.access is not Access.READ]
     for index, left in enumerate(written):
         for right in written[index + 1 :]:
-            same = left.window.buffer.name == right.window.buffer.name
+            same = left.buffer.name == right.buffer.name
             if same and left.starts == right.starts:
                 yield (
                     f"operands {left.spec.name} and {right.spec.name} of {site.atom.id} both "
-                    f"write the same window of {left.window.buffer.name}"
+                    f"write the same window of {left.buffer.name}"
                 )
 
 
@@ -199,14 +209,20 @@ def _tile(shape: tuple[int, ...]) -> str:
     return "×".join(map(str, shape)) or "1"
 
 
-CONTRACT_RULES: tuple[Rule[CallSite], ...] = (
+SIGNATURE_RULES: tuple[Rule[CallSite], ...] = (
     Rule("tir.operand-kind", check_kind),
     Rule("tir.write-to-input", check_io),
     Rule("tir.operand-space", check_space),
     Rule("tir.operand-dtype", check_dtype),
-    Rule("tir.operand-shape", check_shape),
     Rule("tir.operand-layout", check_dense),
+)
+"""Rules about an atom and the buffers it is handed, wherever the call stands."""
+
+OPERAND_RULES: tuple[Rule[CallSite], ...] = (
+    Rule("tir.operand-kind", check_literal),
+    Rule("tir.operand-shape", check_shape),
     Rule("tir.operand-alignment", check_alignment),
     Rule("tir.register-index", check_register_index),
     Rule("tir.operand-aliased", check_distinct),
 )
+"""Rules about the windows and numbers of one call."""

@@ -10,7 +10,7 @@ from tfsearch.ir.tir.nodes import Buffer
 from tfsearch.prove.forms import Form, combine, constant
 from tfsearch.prove.points import Points, enumerate_points
 from tfsearch.prove.scope import UNBOUNDED, Scope
-from tfsearch.prove.site import CallSite, Resolved, Rule
+from tfsearch.prove.site import CallSite, ResolvedWindow, Rule
 
 _WILD = UNBOUNDED >> 2
 
@@ -30,8 +30,8 @@ def _verdicts(site: CallSite) -> list[str]:
         return site.verdicts
     out: list[str] = []
     site.verdicts = out
-    for operand in site.windows:
-        if not inside(site.scope, operand.window.buffer, operand.starts, operand.extents):
+    for operand in site.open:
+        if not inside(site.scope, operand.buffer, operand.starts, operand.extents):
             text = _decide(site, operand)
             if text:
                 out.append(text)
@@ -58,7 +58,7 @@ def inside(scope: Scope, buffer: Buffer, starts: Sequence[Form], extents: Sequen
     return True
 
 
-def _decide(site: CallSite, operand: Resolved) -> str:
+def _decide(site: CallSite, operand: ResolvedWindow) -> str:
     """Try every point; the message of a violation, or "" where there is none."""
     forms = [form for form in (*operand.starts, *operand.extents) if form[1]]
     budget = site.limits.enumeration_points
@@ -70,13 +70,13 @@ def _decide(site: CallSite, operand: Resolved) -> str:
         if text or points.complete:
             return text
     return (
-        f"cannot prove that {_name(operand)} stays inside {_shape(operand.window.buffer)}: "
+        f"cannot prove that {_name(operand)} stays inside {_shape(operand.buffer)}: "
         f"{_ranges(site, operand)}; more than {budget} points to try"
     )
 
 
-def _violation(site: CallSite, operand: Resolved, points: Points) -> str:
-    buffer = operand.window.buffer
+def _violation(site: CallSite, operand: ResolvedWindow, points: Points) -> str:
+    buffer = operand.buffer
     if points.count == 0:
         return ""
     algebra = site.scope.algebra
@@ -101,15 +101,15 @@ def _violation(site: CallSite, operand: Resolved, points: Points) -> str:
     return ""
 
 
-def _name(operand: Resolved) -> str:
-    return f"operand {operand.spec.name} ({operand.window.buffer.name})"
+def _name(operand: ResolvedWindow) -> str:
+    return f"operand {operand.spec.name} ({operand.buffer.name})"
 
 
 def _shape(buffer: Buffer) -> str:
     return f"{buffer.name}[{', '.join(map(str, buffer.shape))}]"
 
 
-def _ranges(site: CallSite, operand: Resolved) -> str:
+def _ranges(site: CallSite, operand: ResolvedWindow) -> str:
     parts: list[str] = []
     for dim, (start, extent) in enumerate(zip(operand.starts, operand.extents, strict=True)):
         low = site.scope.lower(start)

@@ -8,7 +8,7 @@ from typing import Generic, TypeVar
 
 from tfsearch.atoms.contract import Atom, OperandSpec
 from tfsearch.atoms.table import AtomTable
-from tfsearch.ir.tir.nodes import Buffer, Io, Kernel, Operand, Stmt, Window
+from tfsearch.ir.tir.nodes import Buffer, Io, Kernel, Operand, Stmt
 from tfsearch.ir.tir.walk import Path
 from tfsearch.prove.forms import Form
 from tfsearch.prove.limits import Limits
@@ -36,29 +36,38 @@ class Site:
 
 @dataclass(slots=True)
 class Resolved:
-    """An operand beside its contract; ``starts`` and ``extents`` are () for scalars."""
+    """An operand beside its contract."""
 
-    index: int
     operand: Operand
     spec: OperandSpec
-    starts: tuple[Form, ...] = ()
-    extents: tuple[Form, ...] = ()
 
-    @property
-    def window(self) -> Window:
-        """The operand as a window; ``TypeError`` if it is a scalar."""
-        if not isinstance(self.operand, Window):
-            raise TypeError(f"operand {self.spec.name} is a scalar")
-        return self.operand
+
+@dataclass(slots=True)
+class ResolvedWindow(Resolved):
+    """A window operand: the buffer, and starts and extents as forms.
+
+    ``fixed``: all starts are literals; ``literal``: the extents too.
+    """
+
+    buffer: Buffer
+    starts: tuple[Form, ...]
+    extents: tuple[Form, ...]
+    fixed: bool
+    literal: bool
 
 
 @dataclass(slots=True)
 class CallSite(Site):
-    """A call whose atom is known and whose operands are as many as the contract has."""
+    """A call whose atom is known and whose operands are as many as the contract has.
+
+    ``windows``: the operands that are windows. ``open``: those of them whose place in the buffer
+    has not been found legal before, for the same operand of the same atom.
+    """
 
     atom: Atom = field(kw_only=True)
     operands: tuple[Resolved, ...] = ()
-    windows: tuple[Resolved, ...] = ()
+    windows: tuple[ResolvedWindow, ...] = ()
+    open: tuple[ResolvedWindow, ...] = ()
     verdicts: list[str] | None = None
 
 

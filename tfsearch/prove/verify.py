@@ -13,7 +13,7 @@ from typing import TypeVar
 from tfsearch.atoms.contract import Atom
 from tfsearch.atoms.table import AtomTable
 from tfsearch.core.records import Refusal
-from tfsearch.ir.tir.expr import Expr
+from tfsearch.ir.tir.expr import Const, Expr
 from tfsearch.ir.tir.nodes import (
     UNIT,
     Alloc,
@@ -37,7 +37,7 @@ from tfsearch.prove.dataflow import Written
 from tfsearch.prove.forms import Form, UnboundError
 from tfsearch.prove.limits import Limits
 from tfsearch.prove.points import enumerate_points
-from tfsearch.prove.rules_contract import CONTRACT_RULES
+from tfsearch.prove.rules_contract import OPERAND_RULES, SIGNATURE_RULES
 from tfsearch.prove.rules_control import BARRIER_RULES, LOOP_RULES, ROLE_RULES, loop_divergence
 from tfsearch.prove.rules_storage import (
     ALLOC_RULES,
@@ -47,9 +47,9 @@ from tfsearch.prove.rules_storage import (
 )
 from tfsearch.prove.rules_window import WINDOW_RULES
 from tfsearch.prove.scope import Scope
-from tfsearch.prove.site import CallSite, Resolved, Rule, Site
+from tfsearch.prove.site import CallSite, Resolved, ResolvedWindow, Rule, Site
 
-CALL_RULES: tuple[Rule[CallSite], ...] = CONTRACT_RULES + WINDOW_RULES + BARRIER_RULES
+CALL_RULES: tuple[Rule[CallSite], ...] = OPERAND_RULES + WINDOW_RULES + BARRIER_RULES
 
 S = TypeVar("S", bound=Site)
 
@@ -115,6 +115,8 @@ class _Checker:
         self.declared: set[str] = set(self.visible)
         self.written = Written(kernel)
         self.found: list[Finding] = []
+        self._signatures: set[tuple[str | None, ...]] = set()
+        self._legal: set[tuple[object, ...]] = set()
 
     def block(self, block: Block, prefix: Path, offset: int, divergent: str) -> None:
         """Check a block; names it introduces end with it."""
@@ -166,32 +168,50 @@ class _Checker:
         operands = self._resolve(call, atom, path)
         if operands is None:
             return
-        found = tuple(o for o in operands if isinstance(o.operand, Window))
+        found = tuple([o for o in operands if isinstance(o, ResolvedWindow)])
+        fresh: list[ResolvedWindow] = []
+        keys: list[tuple[object, ...]] = []
+        for operand in found:
+            if operand.literal:
+                key = (id(operand.spec), operand.buffer.name, operand.starts, operand.extents)
+                if key in self._legal:
+                    continue
+                keys.append(key)
+            fresh.append(operand)
         site = CallSite(
             self.kernel, self.atoms, self.limits, self.scope, self.visible, self.io, call, path,
-            divergent, atom=atom, operands=operands, windows=found,
+            divergent, atom=atom, operands=operands, windows=found, open=tuple(fresh),
         )  # fmt: skip
         before = len(self.found)
+        signature = (atom.id, *_names(operands))
+        if signature not in self._signatures:
+            self._apply(SIGNATURE_RULES, site)
+            if len(self.found) == before:
+                self._signatures.add(signature)
         self._apply(CALL_RULES, site)
         if len(self.found) == before:
+            self._legal.update(keys)
             for code, message in self.written.call(site):
                 self._refuse(code, path, message)
 
     def _resolve(self, call: Call, atom: Atom, path: Path) -> tuple[Resolved, ...] | None:
         out: list[Resolved] = []
-        for index, (operand, spec) in enumerate(zip(call.operands, atom.operands, strict=True)):
+        for operand, spec in zip(call.operands, atom.operands, strict=True):
             if isinstance(operand, Window):
-                if not self._known(operand.buffer, path):
+                buffer = operand.buffer
+                if self.visible.get(buffer.name) is not buffer and not self._known(buffer, path):
                     return None
                 starts = self._forms(operand.starts, path)
                 extents = self._forms(operand.extents, path)
                 if starts is None or extents is None:
                     return None
-                out.append(Resolved(index, operand, spec, starts, extents))
+                fixed = _literal(starts)
+                literal = fixed and _literal(extents)
+                out.append(ResolvedWindow(operand, spec, buffer, starts, extents, fixed, literal))
             else:
                 if isinstance(operand, Expr) and self._form(operand, path) is None:
                     return None
-                out.append(Resolved(index, operand, spec))
+                out.append(Resolved(operand, spec))
         return tuple(out)
 
     def _known(self, buffer: Buffer, path: Path) -> bool:
@@ -297,7 +317,7 @@ class _Checker:
     def _forms(self, exprs: Iterable[Expr], path: Path) -> tuple[Form, ...] | None:
         out: list[Form] = []
         for expr in exprs:
-            form = self._form(expr, path)
+            form = (expr.value, ()) if type(expr) is Const else self._form(expr, path)
             if form is None:
                 return None
             out.append(form)
@@ -338,3 +358,11 @@ class _Checker:
 
     def _refuse(self, code: str, path: Path, message: str) -> None:
         self.found.append((code, path, message))
+
+
+def _literal(forms: tuple[Form, ...]) -> bool:
+    return not any([form[1] for form in forms])
+
+
+def _names(operands: tuple[Resolved, ...]) -> list[str | None]:
+    return [o.buffer.name if isinstance(o, ResolvedWindow) else None for o in operands]
