@@ -7,25 +7,24 @@ dispatches by shape. Everything is imported on first use.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import Any
 
-if TYPE_CHECKING:
-    from tfsearch import tune as tune
-    from tfsearch.runtime import lookup as lookup
-    from tfsearch.runtime import op as op
-
-__all__ = ["lookup", "op", "tune"]
+_PUBLIC = ("lookup", "op", "tune")
 
 
-def __getattr__(name: str) -> object:
+def __getattr__(name: str) -> Any:
     from importlib import import_module
 
     if name == "tune":
         return import_module("tfsearch.tune")
-    if name in ("lookup", "op"):
+    if name in _PUBLIC:
         return getattr(import_module("tfsearch.runtime"), name)
     if name == "__version__":
         from importlib.metadata import version
 
         return version("tfsearch")
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *_PUBLIC, "__version__"])
