@@ -114,7 +114,9 @@ def _step(program: Program, op: Op, operands: list[Interval], accuracy: Accuracy
             budget = budgets.binary_budget(fn, dtype, accuracy)
             pair = intervals.binary(fn, operands[0], operands[1], same)
             result = intervals.widen(pair, budget)
-            return intervals.forget(result, operands[0].unbounded | operands[1].unbounded)
+            for operand in operands:
+                result = intervals.forget(result, operand.unbounded)
+            return result
         case CompareAttrs(fn):
             return intervals.compare(fn, *operands)
         case ReduceAttrs():
@@ -154,7 +156,9 @@ def _reduce(attrs: ReduceAttrs, x: Interval) -> Interval:
     if attrs.fn in (ReduceFn.MAX, ReduceFn.MIN):
         pick = np.max if attrs.fn is ReduceFn.MAX else np.min
         ends = (pick(x.ref, axis=axes), pick(x.lo, axis=axes), pick(x.hi, axis=axes))
-        return intervals.forget(Interval(*ends), np.any(x.unbounded, axis=axes))
+        unbounded = x.unbounded
+        lost = None if unbounded is None else np.any(unbounded, axis=axes)
+        return intervals.forget(Interval(*ends), lost)
     count = math.prod(x.ref.shape[a] for a in axes)
     if attrs.fn is ReduceFn.PROD:
         return intervals.product(x, axes, budgets.rounding(attrs.acc))
@@ -197,6 +201,9 @@ def _sound(x: Interval, dtype: DType) -> Interval:
         return x
     lo, hi = x.lo, x.hi
     limit = largest_finite(dtype) if dtype.is_float else math.inf
+    least, most = lo.min(), hi.max()
+    if least >= -limit and most <= limit and math.isfinite(least) and math.isfinite(most):
+        return Interval(x.ref, np.minimum(lo, x.ref), np.maximum(hi, x.ref))
     lo = np.where(lo < -limit, -np.inf, lo)
     hi = np.where(hi > limit, np.inf, hi)
     known = Interval(x.ref, np.minimum(lo, x.ref), np.maximum(hi, x.ref))

@@ -42,10 +42,10 @@ class Interval:
         return np.maximum(np.abs(self.lo), np.abs(self.hi))
 
     @property
-    def unbounded(self) -> NDArray[np.bool_]:
-        """True where nothing is known, so that even NaN is possible."""
-        if self.is_exact:
-            return np.zeros(self.ref.shape, dtype=np.bool_)
+    def unbounded(self) -> NDArray[np.bool_] | None:
+        """True where nothing is known, so that even NaN is possible; None when nowhere."""
+        if self.is_exact or self.lo.min() > -np.inf:
+            return None
         return np.isneginf(self.lo) & np.isposinf(self.hi)
 
     @property
@@ -54,11 +54,11 @@ class Interval:
         return np.maximum(self.hi - self.ref, self.ref - self.lo)
 
 
-def forget(x: Interval, where: NDArray[np.bool_]) -> Interval:
+def forget(x: Interval, where: NDArray[np.bool_] | None) -> Interval:
     """The interval without bounds at the given places, except where the reference is NaN."""
-    where = where & ~np.isnan(x.ref)
-    if not where.any():
+    if where is None or not where.any():
         return x
+    where = where & ~np.isnan(x.ref)
     return Interval(x.ref, np.where(where, -np.inf, x.lo), np.where(where, np.inf, x.hi))
 
 
@@ -68,7 +68,10 @@ def widen(x: Interval, budget: Budget) -> Interval:
         return x
     lo = x.lo - (budget.relative * np.abs(x.lo) + budget.absolute)
     hi = x.hi + (budget.relative * np.abs(x.hi) + budget.absolute)
-    return Interval(x.ref, np.where(np.isinf(x.lo), x.lo, lo), np.where(np.isinf(x.hi), x.hi, hi))
+    if not (np.isfinite(lo.min()) and np.isfinite(hi.max())):
+        lo = np.where(np.isinf(x.lo), x.lo, lo)
+        hi = np.where(np.isinf(x.hi), x.hi, hi)
+    return Interval(x.ref, lo, hi)
 
 
 _DECREASING = frozenset({UnaryFn.NEG, UnaryFn.RSQRT})
@@ -116,6 +119,9 @@ def binary(fn: BinaryFn, a: Interval, b: Interval, same: bool = False) -> Interv
     if fn is BinaryFn.MUL:
         if same:
             return _square(a, ref)
+        if a.is_exact or b.is_exact:
+            ends = (a.ref * b.lo, a.ref * b.hi) if a.is_exact else (a.lo * b.ref, a.hi * b.ref)
+            return Interval(ref, np.minimum(*ends), np.maximum(*ends))
         return _corners(ref, [p * q for p in (a.lo, a.hi) for q in (b.lo, b.hi)])
     if fn is BinaryFn.DIV:
         return _quotient(a, b)
@@ -135,6 +141,9 @@ def _corners(ref: Array, corners: list[Array]) -> Interval:
 
 def _quotient(a: Interval, b: Interval) -> Interval:
     ref = a.ref / b.ref
+    if b.lo.min() > 0:
+        lo = a.lo / np.where(a.lo >= 0, b.hi, b.lo)
+        return Interval(ref, lo, a.hi / np.where(a.hi >= 0, b.lo, b.hi))
     found = _corners(ref, [p / q for p in (a.lo, a.hi) for q in (b.lo, b.hi)])
     unbounded = (b.lo <= 0) & (b.hi >= 0) & ~((b.lo == 0) & (b.hi == 0))
     return Interval(
