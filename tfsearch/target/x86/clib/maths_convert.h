@@ -19,8 +19,8 @@ TFS_FN int32_t tfs_cvt_f32x1_i32x1(float x) {
   return x >= 0x1p31f ? INT32_MAX : x == x ? i : 0;
 }
 TFS_FN int32_t tfs_cvt_f64x1_i32x1(double x) {
-  int32_t i = _mm_cvtsd_si32(_mm_set_sd(x));
-  return x >= 0x1p31 ? INT32_MAX : x == x ? i : 0;
+  int32_t i = _mm_cvtsd_si32(_mm_set_sd(tfs_mink_f64x1(x, 2147483647.0)));
+  return x == x ? i : 0;
 }
 
 /* f64 to f32 rounded to odd: a later rounding to 16 bits then equals rounding once. */

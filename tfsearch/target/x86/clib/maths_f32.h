@@ -50,15 +50,15 @@ TFS_FN TFS_V F(log)(TFS_V x) {
 
 /* |x| < 0.65: x + x^3 p(x^2), degree 4: 2^-27.1.  Beyond: 1 - 2 / (exp(2|x|) + 1). */
 TFS_FN TFS_V F(tanh)(TFS_V x) {
-  TFS_V a = F(abs)(x), u = x * x;
+  TFS_V a = F(abs)(x), u = a * a;
   TFS_V p = F(fma)(K(-0x1.6972cap-8f), u, K(0x1.4f5fb0p-6f));
   p = F(fma)(p, u, K(-0x1.b7d022p-5f));
   p = F(fma)(p, u, K(0x1.1103f4p-3f));
   p = F(fma)(p, u, K(-0x1.555524p-2f));
-  TFS_V near = F(fma)(x * u, p, x);
+  TFS_V near = F(fma)(a * u, p, a);
   TFS_V e = F(exp)(F(mink)(a + a, K(20.0f)));
-  TFS_V far = F(copysign)(K(1.0f) - K(2.0f) / (e + K(1.0f)), x);
-  return F(sel)(F(lt)(a, K(0.65f)), near, far);
+  TFS_V far = K(1.0f) - K(2.0f) / (e + K(1.0f));
+  return F(copysign)(F(sel)(F(lt)(a, K(0.65f)), near, far), x);
 }
 
 /* e / (1 + e) or 1 / (1 + e) with e = exp(-|x|): no overflow, denormal results kept. */

@@ -55,7 +55,7 @@ TFS_FN TFS_V F(log)(TFS_V x) {
 
 /* |x| < 0.6: x + x^3 p(x^2), degree 10: 2^-57.8.  Beyond: 1 - 2 / (exp(2|x|) + 1). */
 TFS_FN TFS_V F(tanh)(TFS_V x) {
-  TFS_V a = F(abs)(x), u = x * x;
+  TFS_V a = F(abs)(x), u = a * a;
   TFS_V p = K(-0x1.2035cde440df8p-16);
   P(0x1.4caa99fe3aacbp-14);
   P(-0x1.e32d502c65c43p-13);
@@ -67,10 +67,10 @@ TFS_FN TFS_V F(tanh)(TFS_V x) {
   P(-0x1.ba1ba1b780a55p-5);
   P(0x1.111111110e1afp-3);
   P(-0x1.5555555555530p-2);
-  TFS_V near = F(fma)(x * u, p, x);
+  TFS_V near = F(fma)(a * u, p, a);
   TFS_V e = F(exp)(F(mink)(a + a, K(40.0)));
-  TFS_V far = F(copysign)(K(1.0) - K(2.0) / (e + K(1.0)), x);
-  return F(sel)(F(lt)(a, K(0.6)), near, far);
+  TFS_V far = K(1.0) - K(2.0) / (e + K(1.0));
+  return F(copysign)(F(sel)(F(lt)(a, K(0.6)), near, far), x);
 }
 
 TFS_FN TFS_V F(sigmoid)(TFS_V x) {

@@ -105,7 +105,9 @@ double tfs_probe_read(const void* src, size_t bytes, int reps) {
   return (double)bytes / (double)(best > 0 ? best : 1);
 }
 
-#if defined(__AMX_TILE__) && defined(__AMX_BF16__)
+/* clang before 15 spells the macros without the inner underscore. */
+#if (defined(__AMX_TILE__) || defined(__AMXTILE__)) && \
+    (defined(__AMX_BF16__) || defined(__AMXBF16__))
 double tfs_probe_tile(int ms) {
   if (tfs_amx_enable() != 0) return TFS_TILE_NOT_AVAILABLE;
   struct {
