@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from tfsearch.core import keys
 from tfsearch.core.errors import InternalError, RequestError, TfsearchError, UnavailableError
@@ -24,10 +25,13 @@ from tfsearch.core.records import (
     Trial,
     WorkloadRecord,
 )
-from tfsearch.db import ArtifactStore, BestQuery, Store
+from tfsearch.db import ArtifactStore, BestQuery
 from tfsearch.measure.job import protocol as protocol_named
 from tfsearch.plugin.target import Compiler, Device, Problem, Source, Target
 from tfsearch.space import Point
+
+if TYPE_CHECKING:
+    from tfsearch.db import Store  # at run time it would load SQLAlchemy
 
 GENERATOR_SUFFIXES = (".py", ".toml", ".c", ".h")
 
