@@ -17,10 +17,12 @@ from tfsearch.atoms.table import AtomTable
 from tfsearch.core.errors import RequestError
 from tfsearch.core.records import Accuracy
 from tfsearch.ir.dtypes import DType
+from tfsearch.ir.hir.facts import unit_reshape
 from tfsearch.ir.hir.ops import (
     BinaryAttrs,
     BroadcastAttrs,
     CompareAttrs,
+    CompareFn,
     ConstAttrs,
     OpKind,
     TransposeAttrs,
@@ -31,6 +33,7 @@ from tfsearch.ir.tir.builder import Builder
 from tfsearch.ir.tir.expr import Const, Expr, ExprLike, as_expr
 from tfsearch.ir.tir.nodes import Buffer, MemorySpace, Scalar, Window, window
 
+_MOVES = frozenset({OpKind.BROADCAST, OpKind.TRANSPOSE, OpKind.RESHAPE})
 Axis = str | None
 Labels = tuple[Axis, ...]
 """Per dimension of a value: the axis of the domain it runs along; None for extent one."""
@@ -45,7 +48,8 @@ def compute_dtype(dtype: DType) -> DType:
 def operand_labels(program: Program, value: int, labels: Labels) -> tuple[Labels, ...]:
     """Labels of the operands of an elementwise or shape-moving op, from those of its result.
 
-    Raises ``RequestError`` for an op that moves elements in no such way (RESHAPE).
+    Raises ``RequestError`` for an op that moves elements in no such way (a RESHAPE that regroups
+    them).
     """
     op = program.ops[value]
     match op.attrs:
@@ -64,8 +68,21 @@ def operand_labels(program: Program, value: int, labels: Labels) -> tuple[Labels
             return (tuple(inverse),)
         case _:
             if op.kind is OpKind.RESHAPE:
-                raise RequestError("recipe.reshape", "a reshape cannot be fused into a recipe")
+                return (_reshaped_labels(program, value, labels),)
             return tuple(labels for _ in op.operands)
+
+
+def _reshaped_labels(program: Program, value: int, labels: Labels) -> Labels:
+    """A reshape that only adds or drops dimensions of size one moves no element."""
+    op = program.ops[value]
+    source, target = program.ops[op.operands[0]].type.shape, op.type.shape
+    pairs = unit_reshape(source, target)
+    if len(pairs) < sum(1 for extent in source if extent != 1):
+        raise RequestError("recipe.reshape", "a reshape that regroups elements cannot be fused")
+    found: list[Axis] = [None] * len(source)
+    for to, come in pairs:
+        found[come] = labels[to]
+    return tuple(found)
 
 
 @dataclass(frozen=True)
@@ -215,6 +232,12 @@ class FragmentTile:
         fn = "strided" if strided else "stream" if stream and not partial else ""
         self.call(Kind.STORE, fn, (buffer.dtype, dtype), target, source, partial=partial or strided)
 
+    def prefetch(self, buffer: Buffer, labels: Labels) -> None:
+        """Ask for the cache line of this fragment's first element ahead of its use."""
+        first = FragmentTile(self.owner, self.place, Lanes.of(1, self.lanes.axis), {})
+        computes = Computation(Kind.HINT, "prefetch", (1,), (buffer.dtype,))
+        self.owner.builder.call(self.owner.atom(computes), first.memory(buffer, labels))
+
     def memory(self, buffer: Buffer, labels: Labels) -> Window:
         """The memory window of this fragment."""
         dims: list[tuple[ExprLike, ExprLike]] = []
@@ -234,12 +257,12 @@ class FragmentTile:
             return self.load(self.owner.buffers[value], labels)
         dtype = compute_dtype(op.type.dtype)
         if isinstance(op.attrs, ConstAttrs):
-            out = self.register("c", dtype)
-            self.call(Kind.FILL, "", (dtype,), out, Scalar(float(op.attrs.value)))
-            return out
+            return self._constant(dtype, float(op.attrs.value))
         below = operand_labels(program, value, labels)
         match op.attrs:
             case BroadcastAttrs() | TransposeAttrs():
+                return self.value(op.operands[0], below[0])
+            case _ if op.kind is OpKind.RESHAPE:
                 return self.value(op.operands[0], below[0])
             case UnaryAttrs(fn):
                 return self._map(fn.value, dtype, (self.value(op.operands[0], labels),))
@@ -264,17 +287,36 @@ class FragmentTile:
         program = self.owner.program
         condition, yes, no = program.ops[value].operands
         x, y = self.value(yes, labels), self.value(no, labels)
-        while program.ops[condition].kind in (OpKind.BROADCAST, OpKind.TRANSPOSE):
+        while program.ops[condition].kind in _MOVES:
             labels = operand_labels(program, condition, labels)[0]
             condition = program.ops[condition].operands[0]
         compare = program.ops[condition]
         if not isinstance(compare.attrs, CompareAttrs):
             raise RequestError("recipe.select", "a select must choose by a comparison")
         a, b = (self.value(o, labels) for o in compare.operands)
-        out = self.register("s", dtype)
         fn = f"select_{compare.attrs.fn.value}"
-        self.call(Kind.MAP, fn, (dtype, a.buffer.dtype), out, a, b, x, y)
+        have = a.buffer.dtype
+        if have is not dtype and not self._has(Kind.MAP, fn, (dtype, have)):
+            # No instruction chooses by a comparison of another type: through a flag of 1 or 0.
+            flag = self._choose(fn, have, (a, b, self._constant(have, 1), self._constant(have, 0)))
+            moved = self.register("f", dtype)
+            self.call(Kind.CONVERT, "", (dtype, have), moved, flag)
+            a, b, fn = moved, self._constant(dtype, 0), f"select_{CompareFn.NE.value}"
+        return self._choose(fn, dtype, (a, b, x, y))
+
+    def _choose(self, fn: str, dtype: DType, operands: tuple[Window, ...]) -> Window:
+        out = self.register("s", dtype)
+        self.call(Kind.MAP, fn, (dtype, operands[0].buffer.dtype), out, *operands)
         return out
+
+    def _constant(self, dtype: DType, value: float) -> Window:
+        out = self.register("c", dtype)
+        self.call(Kind.FILL, "", (dtype,), out, Scalar(float(value)))
+        return out
+
+    def _has(self, kind: Kind, fn: str, dtypes: tuple[DType, ...]) -> bool:
+        computes = Computation(kind, fn, (self.lanes.count,), dtypes)
+        return self.owner.atoms.usable(computes) is not None
 
     def _cast(self, operand: int, target: DType, labels: Labels) -> Window:
         source = self.value(operand, labels)

@@ -97,6 +97,7 @@ def vector_atoms() -> Iterator[Atom]:
             yield from _transposes(width)
     for group in by_lanes.values():
         yield from _conversions(group)
+    yield from _ordering_atoms()
 
 
 def store_to(values: Any, dtype: DType) -> Any:
@@ -254,6 +255,34 @@ def _memory_atoms(width: Width) -> Iterator[Atom]:
             f"tfs_stores_{m}_{n}({{dst}}, {{dst.step}}, {{src}}, {{dst.n}});",
             "store",
             1.0 * width.lanes,
+        )
+
+
+def _no_effect(views: Sequence[Any]) -> None:
+    del views
+
+
+def _ordering_atoms() -> Iterator[Atom]:
+    """The fence that makes non-temporal stores visible in order, and prefetches of a line."""
+    yield Atom(
+        id="x86.stream_fence",
+        features=BASELINE,
+        computes=Computation(Kind.SYNC, "fence", (), ()),
+        operands=(),
+        semantics=_no_effect,
+        cost=AtomCost("store", 30.0, 100.0),
+        template="tfs_stream_fence();",
+        effects=Effects(synchronises="fence"),
+    )
+    for mem in _FLOATS_IN_MEMORY:
+        yield Atom(
+            id=f"x86.prefetch.{mem.value}",
+            features=BASELINE,
+            computes=Computation(Kind.HINT, "prefetch", (1,), (mem,)),
+            operands=(OperandSpec("src", Access.READ, mem, (1,), MEMORY),),
+            semantics=_no_effect,
+            cost=AtomCost("load", 0.5),
+            template="__builtin_prefetch({src});",
         )
 
 
