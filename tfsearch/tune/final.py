@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from tfsearch.core.launch import LaunchSpec
 from tfsearch.core.records import Final, FinalEntry, Status, Trial
-from tfsearch.measure.job import Comparison, Limits, MeasureJob
+from tfsearch.measure.job import Comparison, MeasureJob
 from tfsearch.measure.worker import Measurer
 from tfsearch.tune.observer import Observer
 from tfsearch.tune.recorder import Recorder
 from tfsearch.tune.report import BaselineResult
 from tfsearch.tune.request import Plan
 
-DEADLINE_S = 60.0
-DEADLINE_EACH_S = 20.0
+DEADLINE_EACH = 0.25
+"""Share of a single measurement's deadline that each participant adds to a comparison's."""
 
 
 @dataclass(frozen=True)
@@ -148,6 +148,7 @@ def _job(plan: Plan, one: Finalist, count: int) -> MeasureJob:
     build = one.trial.build
     if build is None:
         raise ValueError(f"finalist {one.id} has no build")
+    limits = plan.request.limits
     return MeasureJob(
         workload=plan.workload,
         artifact=str(one.path),
@@ -158,6 +159,6 @@ def _job(plan: Plan, one: Finalist, count: int) -> MeasureJob:
         verification_seed=plan.request.seed + 1,
         lower_bound_us=one.bound_us,
         probes=one.probes,
-        limits=Limits(deadline_s=DEADLINE_S + DEADLINE_EACH_S * count),
+        limits=replace(limits, deadline_s=limits.deadline_s * (1.0 + DEADLINE_EACH * count)),
         sizes=plan.sizes,
     )

@@ -11,6 +11,7 @@ from tfsearch.core.errors import RequestError
 from tfsearch.core.records import ParamValue, WorkloadRecord
 from tfsearch.db.records import BestQuery, SessionFields
 from tfsearch.ir.workload import Workload
+from tfsearch.measure.job import Limits
 from tfsearch.measure.job import protocol as protocol_named
 from tfsearch.plugin import identity, registry
 from tfsearch.plugin.target import Compiler, Device, Prediction, Problem, Target
@@ -31,6 +32,7 @@ class TuneRequest:
     form). ``converge``: the session ends when the bound says that no more than this share is
     left to gain. ``finalists``: how many of the best go into the final. ``resume``: continue an
     unfinished session of the same request. ``baseline``: time the target's baseline too.
+    ``limits``: what measuring one candidate may use.
     """
 
     workload: Workload
@@ -51,6 +53,7 @@ class TuneRequest:
     finalists: int = 4
     resume: bool = True
     baseline: bool = True
+    limits: Limits = field(default_factory=Limits)
 
     def __post_init__(self) -> None:
         for name, value, least in (

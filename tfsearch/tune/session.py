@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 
 from tfsearch.core.records import Status, Trial
 from tfsearch.db.records import StoredTrial
-from tfsearch.measure.job import Limits, MeasureJob, MeasureOutcome
+from tfsearch.measure.job import MeasureJob, MeasureOutcome
 from tfsearch.measure.worker import Measurer
 from tfsearch.plugin import identity
 from tfsearch.search import Policy, Result
@@ -235,7 +235,7 @@ class Loop:
             lower_bound_us=candidate.bound_us,
             incumbent_us=self.best_us,
             probes=plan.problem.probes(candidate.point),
-            limits=Limits(),
+            limits=plan.request.limits,
             sizes=plan.sizes,
         )
 
