@@ -134,9 +134,13 @@ class Database:
             while True:
                 begun = False
                 try:
-                    with engine.connect() as connection, connection.begin():
+                    with engine.connect() as connection:  # undoes what is not committed
+                        transaction = connection.begin()
                         begun = True
-                        return work(connection)
+                        result = work(connection)
+                        if writing:
+                            transaction.commit()
+                        return result
                 except TfsearchError:
                     raise
                 except (exc.SQLAlchemyError, sqlite3.Error) as error:

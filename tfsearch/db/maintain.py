@@ -16,6 +16,7 @@ from tfsearch.db import codec, schema
 from tfsearch.db import select as statements
 from tfsearch.db.artifacts import ArtifactStore
 from tfsearch.db.engine import Database
+from tfsearch.db.errors import sqlite_name
 from tfsearch.db.records import GcReport, Problem, StoreStats
 from tfsearch.db.schema import finals, trials
 
@@ -70,18 +71,21 @@ def verify(database: Database, artifacts: ArtifactStore | None) -> list[Problem]
     """
 
     def work(connection: Connection) -> list[Problem]:
-        problems = list(_file_problems(connection)) if database.is_sqlite else []
-        damaged = bool(problems)
+        problems: list[Problem] = []
         try:
-            problems += _key_problems(connection)
-            problems += _trial_problems(connection)
-            problems += _final_problems(connection)
-        except exc.DatabaseError:
-            if not damaged:
+            if database.is_sqlite:
+                problems.extend(_file_problems(connection))
+            problems.extend(_key_problems(connection))
+            problems.extend(_trial_problems(connection))
+            problems.extend(_final_problems(connection))
+            if artifacts is not None:
+                problems.extend(_artifact_problems(connection, artifacts))
+        except exc.DatabaseError as error:
+            name = sqlite_name(error)
+            if not name.startswith("SQLITE_CORRUPT"):
                 raise
-            # What cannot be read is named by the file's own check already.
-        if artifacts is not None and not damaged:
-            problems += _artifact_problems(connection, artifacts)
+            message = f"cannot be read to its end ({name})"
+            problems.append(Problem("verify.damaged-file", "database file", message))
         return problems
 
     return database.read(work)

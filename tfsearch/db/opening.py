@@ -260,7 +260,7 @@ def _create_or_upgrade(url: URL) -> Callable[[Connection], None]:
 
 
 def _create(connection: Connection) -> None:
-    schema.metadata.create_all(connection)
+    schema.metadata.create_all(connection, checkfirst=False)  # it is empty: no need to look
     connection.execute(
         text(
             "CREATE TABLE alembic_version (version_num VARCHAR(32) NOT NULL, "

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from functools import cache
 from typing import Any
 
-from sqlalchemy import Column, Connection, Table, select
+from sqlalchemy import Column, Connection, Executable, Insert, Select, Table, bindparam, select
 from sqlalchemy.dialects import postgresql, sqlite
 
 from tfsearch.core import keys
@@ -17,10 +18,29 @@ from tfsearch.db import codec, schema
 
 def insert_or_ignore(connection: Connection, table: Table, values: Mapping[str, Any]) -> None:
     """Insert a row unless one with the same unique key is there."""
-    if connection.dialect.name == "postgresql":
-        connection.execute(postgresql.insert(table).values(values).on_conflict_do_nothing())
-    else:
-        connection.execute(sqlite.insert(table).values(values).on_conflict_do_nothing())
+    connection.execute(_insert_or_ignore(connection.dialect.name, table), dict(values))
+
+
+# Statements are built once: building them costs more than running them on SQLite.
+@cache
+def _insert_or_ignore(dialect: str, table: Table) -> Insert:
+    if dialect == "postgresql":
+        return postgresql.insert(table).on_conflict_do_nothing()
+    return sqlite.insert(table).on_conflict_do_nothing()
+
+
+@cache
+def _insert_returning_id(table: Table) -> Executable:
+    return table.insert().returning(table.c.id)
+
+
+@cache
+def _id_where(table: Table, names: tuple[str, ...]) -> Select[Any]:
+    return select(table.c.id).where(*(table.c[name] == bindparam(name) for name in names))
+
+
+def _find(connection: Connection, table: Table, values: Mapping[str, Any]) -> int | None:
+    return connection.execute(_id_where(table, tuple(values)), dict(values)).scalar()
 
 
 def intern(connection: Connection, column: Column[str], key: str, values: Mapping[str, Any]) -> int:
@@ -36,7 +56,7 @@ def intern(connection: Connection, column: Column[str], key: str, values: Mappin
 
 def id_of(connection: Connection, column: Column[str], key: str) -> int | None:
     """Id of the row whose unique ``column`` is ``key``, or ``None``."""
-    return connection.execute(select(column.table.c.id).where(column == key)).scalar()
+    return _find(connection, column.table, {column.name: key})
 
 
 def workload_id(connection: Connection, key: str) -> int:
@@ -108,12 +128,15 @@ def check_trial(trial: Trial) -> None:
         )
 
 
+_TRIAL_AT = select(schema.trials.c.id, schema.trials.c.content).where(
+    schema.trials.c.session_id == bindparam("session_id"),
+    schema.trials.c.position == bindparam("position"),
+)
+
+
 def _trial_at(connection: Connection, session: int, trial: Trial, content: str) -> int | None:
-    row = connection.execute(
-        select(schema.trials.c.id, schema.trials.c.content).where(
-            schema.trials.c.session_id == session, schema.trials.c.position == trial.index
-        )
-    ).first()
+    place = {"session_id": session, "position": trial.index}
+    row = connection.execute(_TRIAL_AT, place).first()
     if row is None:
         return None
     if row.content != content:
@@ -185,12 +208,13 @@ def context_id(
         "verifier": verifier,
     }
     table = schema.contexts
-    query = select(table.c.id).where(*(table.c[name] == value for name, value in values.items()))
-    found = connection.execute(query).scalar()
+    found = _find(connection, table, values)
     if found is None:
         insert_or_ignore(connection, table, values)
-        found = connection.execute(query).scalar_one()
-    return int(found)
+        found = _find(connection, table, values)
+    if found is None:
+        raise InternalError("db.not-inserted", f"{table.name} did not take a row")
+    return found
 
 
 def _build_key_id(connection: Connection, build: BuildKey) -> int:
@@ -218,12 +242,10 @@ def _build_id(connection: Connection, build_key_id: int, build: BuildRecord) -> 
         "resources": codec.mapping(build.resources),
         "log": build.log,
     }
-    found = connection.execute(
-        select(table.c.id).where(*(table.c[name] == value for name, value in values.items()))
-    ).scalar()
+    found = _find(connection, table, values)
     if found is not None:
         return found
-    return int(connection.execute(table.insert().values(values).returning(table.c.id)).scalar_one())
+    return int(connection.execute(_insert_returning_id(table), values).scalar_one())
 
 
 def insert_final(connection: Connection, final: Final) -> int:
@@ -267,9 +289,7 @@ def insert_final(connection: Connection, final: Final) -> int:
         "finished_at": final.finished_at,
         "conditions": codec.mapping(final.conditions),
     }
-    inserted = int(
-        connection.execute(finals.insert().values(values).returning(finals.c.id)).scalar_one()
-    )
+    inserted = int(connection.execute(_insert_returning_id(finals), values).scalar_one())
     connection.execute(
         schema.final_entries.insert(),
         [
