@@ -8,6 +8,7 @@ unwritten memory, races, coverage of outputs) is the interpreter's.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from operator import itemgetter
 from typing import TypeVar
 
 from tfsearch.atoms.contract import Atom
@@ -50,6 +51,8 @@ from tfsearch.prove.scope import Scope
 from tfsearch.prove.site import CallSite, Resolved, ResolvedWindow, Rule, Site
 
 CALL_RULES: tuple[Rule[CallSite], ...] = OPERAND_RULES + WINDOW_RULES + BARRIER_RULES
+
+_TERMS = itemgetter(1)
 
 S = TypeVar("S", bound=Site)
 
@@ -361,7 +364,7 @@ class _Checker:
 
 
 def _literal(forms: tuple[Form, ...]) -> bool:
-    return not any([form[1] for form in forms])
+    return not any(map(_TERMS, forms))
 
 
 def _names(operands: tuple[Resolved, ...]) -> list[str | None]:
