@@ -245,7 +245,9 @@ class Bench:
         return self.verifier.case(Pass.NORMAL, seed, self._first_seed if constant else None)
 
     def bind(self) -> None:
-        """Bind every argument set of every contestant."""
+        """Bind every argument set of every contestant, and make all contents and references."""
+        for index in range(self._contents):
+            self.content(index)
         for contestant in self.contestants:
             contestant.sets = [
                 contestant.loaded.bind(self.content(s).inputs) for s in range(self.set_count)

@@ -52,14 +52,17 @@ class Limits:
     """What one job may use.
 
     ``deadline_s``: wall time after which the process is killed. ``budget_s``: time for taking
-    samples, after which the measurement is censored. ``share``: the wanted relative half width of
-    the interval. ``memory_bytes``: address space that the job may add to the process (0: no
-    limit, for runtimes that reserve address space freely). ``argument_bytes``: memory of all
-    argument sets together; fewer sets are bound rather than going above it. ``most``: samples.
+    samples (up to four times that while there are too few for an interval, after which the
+    measurement is censored); of a final, for all participants together. ``share``: the wanted
+    relative half width of the interval. ``most``: samples, or rounds of a final. ``memory_bytes``:
+    address space that the job may add to the process (0: no limit, for runtimes that reserve
+    address space freely). ``argument_bytes``: memory of all argument sets together; fewer sets
+    are bound rather than going above it. ``reference_bytes``: memory of the references kept
+    between candidates. ``lost_ratio``: see :class:`~tfsearch.measure.statistics.StoppingRule`.
     """
 
     deadline_s: float = 60.0
-    budget_s: float = 5.0
+    budget_s: float = 1.5
     share: float = 0.01
     most: int = 300
     memory_bytes: int = 8 << 30

@@ -42,8 +42,9 @@ EARLY_CHECKS = 2
 Contents come from a small pool, so the last group's may be those that a kernel has kept results
 of; the first groups' differ from the bound ones and from one another.
 """
-SLOW_GRACE = 2.0
-"""A measurement without a single fast-mode sample may take this many times its budget."""
+GRACE = 4.0
+"""A measurement may take this many times its budget while it has no interval yet: too few samples
+of a slow kernel, or none in the fast mode."""
 
 
 def measure(
@@ -186,7 +187,7 @@ def _take_groups(
         lost_ratio=job.limits.lost_ratio,
     )
     groups: list[Group] = []
-    grace = job.limits.budget_s * (SLOW_GRACE - 1)
+    grace = job.limits.budget_s * (GRACE - 1)
     while True:
         groups.append(bench.group([0]))
         if bench.groups <= EARLY_CHECKS:
@@ -196,7 +197,8 @@ def _take_groups(
         if verdict is not Verdict.CONTINUE:
             return groups, verdict.value
         now = time.monotonic()
-        if now >= deadline and not (split.slow_only and now < deadline + grace):
+        enough = not split.slow_only and np.count_nonzero(split.kept) >= StoppingRule.lost_least
+        if now >= deadline + (0.0 if enough else grace):
             return groups, "budget"
 
 
