@@ -82,10 +82,11 @@ class OperandSpec:
     """What an atom asks of one operand.
 
     ``shape`` is the tile in elements; a window matches when the extents of its tile dimensions
-    (:func:`tfsearch.ir.tir.nodes.tile_dims`) equal it and every other extent is 1. Where ``partial`` is true for a dimension, a smaller and dynamic extent
-    (at least 0) is legal: only those elements are touched. ``dense`` counts the innermost
-    dimensions that must have unit-stride layout. ``alignment`` is of the window's address in
-    bytes. ``spaces`` empty means a scalar operand: an expression or a literal.
+    (:func:`tfsearch.ir.tir.nodes.tile_dims`) equal it and every other extent is 1. Where
+    ``partial`` is true for a dimension, a smaller and dynamic extent (at least 0) is legal: only
+    those elements are touched. ``dense`` counts the innermost dimensions that must have
+    unit-stride layout. ``alignment`` is of the window's address in bytes. ``spaces`` empty means a
+    scalar operand: an expression or a literal.
     """
 
     name: str

@@ -240,7 +240,8 @@ class FragmentTile:
 
     def memory(self, buffer: Buffer, labels: Labels) -> Window:
         """The memory window of this fragment."""
-        dims: list[tuple[ExprLike, ExprLike]] = []
+        # A scalar argument is an array of one element.
+        dims: list[tuple[ExprLike, ExprLike]] = [(0, 1)] * (len(buffer.shape) - len(labels))
         for axis in labels:
             if axis is None:
                 dims.append((0, 1))

@@ -23,8 +23,9 @@ class Kit:
     """What recipes need to know of a target.
 
     ``lanes`` are the vector widths (32-bit lanes) worth trying, widest first; ``registers`` the
-    number of vector registers at each width; ``units`` the unit counts worth trying; ``line`` the
-    bytes of a cache line; ``caches`` the bytes of each level, innermost first, per unit.
+    number of vector registers at each of these widths; ``tiles`` of matrix registers; ``units`` the
+    unit counts worth trying; ``line`` the bytes of a cache line; ``caches`` the bytes of each of
+    three levels, innermost first, per unit.
     ``cycles`` maps an atom to the cycles that one unit needs for it (reciprocal throughput).
     """
 
@@ -32,7 +33,7 @@ class Kit:
     lanes: tuple[int, ...]
     registers: Mapping[int, int]
     units: tuple[int, ...]
-    caches: tuple[int, ...]
+    caches: Sequence[int]
     cycles: Callable[[str], float]
     line: int = 64
     tiles: int = 0
@@ -43,6 +44,7 @@ class Matched(Protocol):
     """One recipe bound to one workload; it may contribute several parameter spaces."""
 
     workload: Workload
+    kit: Kit
     spaces: Sequence[RecipeSpace]
     refusals: Sequence[Refusal]
 
@@ -54,10 +56,13 @@ class Matched(Protocol):
         """A point as TIR."""
         ...
 
-    def reduced(self, space: str, params: Mapping[str, ParamValue]) -> Workload:
-        """The workload at sizes small enough to interpret the point's shape.
+    def reduced(
+        self, space: str, params: Mapping[str, ParamValue]
+    ) -> tuple[Workload, Mapping[str, ParamValue]]:
+        """The workload and the parameters at sizes small enough to interpret the point's shape.
 
-        At least two blocks and a tail in every dimension that the parameters tile.
+        At least three tiles per unit and a tail in every dimension that the parameters tile, two
+        blocks where the point has several. Lowering them gives the shape's TIR.
         """
         ...
 

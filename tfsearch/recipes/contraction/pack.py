@@ -337,7 +337,7 @@ class Packer:
                             piece(row, p, valid)
                         else:
                             self._zero(window(view.buffer, view.lead, row, (p, lanes)))
-            elif self.schedule.unit.is_vector:
+            elif self.schedule.unit.is_vector and self._ragged(lanes):
                 with builder.when(binary(Operator.NE, length % lanes, 0)):
                     piece(row, length // lanes * lanes, length % lanes)
         missing = -tile.size % tile_rows
@@ -346,6 +346,11 @@ class Packer:
             with builder.loop("z", tile.size + missing, start=tile.size) as row:  # noqa: SIM117
                 with builder.loop("s", total // lanes) as s:
                     self._zero(window(view.buffer, view.lead, row, (s * lanes, lanes)))
+
+    def _ragged(self, step: int) -> bool:
+        """True when some block of k is no multiple of ``step``."""
+        total, block = self.contraction.k, self.schedule.kc
+        return total % step != 0 or (block < total and block % step != 0)
 
     def _is_last(self, p0: Expr) -> Expr:
         return binary(Operator.LE, self.contraction.k, p0 + self.schedule.kc)
@@ -402,8 +407,9 @@ class Packer:
 
         with self.builder.loop("s", length // lanes) as s:
             piece(s * lanes, lanes)
-        with self.builder.when(binary(Operator.NE, length % lanes, 0)):
-            piece(length // lanes * lanes, length % lanes)
+        if self._ragged(lanes):
+            with self.builder.when(binary(Operator.NE, length % lanes, 0)):
+                piece(length // lanes * lanes, length % lanes)
 
     def _interleaved(self, packed: TileB, tile: Tile, p0: Expr, length: Expr, place: Place) -> None:
         """Groups of k side by side, as a tile unit takes its second factor."""

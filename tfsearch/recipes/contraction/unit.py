@@ -69,6 +69,12 @@ class MatrixUnit:
         return self.atom.operands[2].shape[-1] // n
 
 
+def vector_lanes(unit: MatrixUnit) -> int:
+    """Width of a vector unit's registers in 32-bit lanes, as :class:`Kit` counts them."""
+    lanes = unit.tile[1]
+    return max(1, lanes * unit.acc.bits // 32) if lanes > 1 else 1
+
+
 _EXACT = {
     (DType.BF16, DType.F32),
     (DType.F16, DType.F32),

@@ -1,0 +1,119 @@
+"""The x86 target: scalar, AVX2, AVX-512 and AMX code, as C built by gcc, clang or zig."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import cache
+from typing import Any
+
+from tfsearch.atoms.table import AtomTable
+from tfsearch.core.records import DeviceRecord
+from tfsearch.ir.tir.nodes import MemorySpace
+from tfsearch.ir.workload import Workload
+from tfsearch.plugin.identity import generator_digest
+from tfsearch.plugin.target import Compiler, Device, Problem
+from tfsearch.prove.limits import Limits
+from tfsearch.target.x86.device import NOMINAL, Processor, document_of, processor
+
+GENERATOR = (
+    "tfsearch.ir",
+    "tfsearch.atoms",
+    "tfsearch.recipes",
+    "tfsearch.codegen",
+    "tfsearch.target.x86",
+)
+SELECTOR = "cpu"
+NOMINAL_SELECTOR = "nominal"
+VIRTUAL_REGISTERS = 4096
+"""Registers that a kernel may name: the compiler allocates real ones, recipes bound live ones."""
+TILES = 8
+
+
+class X86Target:
+    """See the module."""
+
+    name = "x86"
+    runner = "tfsearch.target.x86.runner:make"
+    preference = 10
+
+    def devices(self) -> Sequence[Device]:
+        """This machine's processor, when it is an x86-64."""
+        cpu = processor()
+        return (_device(cpu, SELECTOR),) if cpu.family else ()
+
+    def nominal(self) -> Device:
+        """A processor with every feature that the target uses."""
+        return _device(NOMINAL, NOMINAL_SELECTOR)
+
+    def absence(self) -> str:
+        """Why there is no device."""
+        return "this machine has no x86-64 processor; run on one, or name another --target"
+
+    def compilers(self) -> Sequence[Compiler]:
+        """C compilers that are present, preferred first."""
+        from tfsearch.target.x86.compiler import X86Compiler
+        from tfsearch.toolchain import discover
+
+        return tuple(X86Compiler(toolchain) for toolchain in discover())
+
+    def compiler(self, name: str | None) -> Compiler:
+        """A C compiler by name or path; ``UnavailableError`` when it is missing."""
+        from tfsearch.target.x86.compiler import X86Compiler
+        from tfsearch.toolchain import find
+
+        return X86Compiler(find(name))
+
+    def problem(self, workload: Workload, device: Device) -> Problem:
+        """Bind a workload; ``RequestError`` when no recipe takes it."""
+        from tfsearch.target.x86.problem import X86Problem
+
+        cpu = _processor_of(device.record)
+        return X86Problem(workload, cpu, self.atoms(device))
+
+    def atoms(self, device: Device) -> AtomTable:
+        """Atoms with the features of a device."""
+        return _atoms(device.record.features)
+
+    def limits(self, device: Device) -> Limits:
+        """Capacities: memory of the machine, virtual registers, eight tiles."""
+        memory = device.record.memory_bytes
+        return Limits(
+            capacity={
+                MemorySpace.LOCAL: memory,
+                MemorySpace.SCRATCH: memory,
+                MemorySpace.REGISTER: VIRTUAL_REGISTERS,
+                MemorySpace.TILE: TILES,
+            },
+            register_bytes=64,
+            tile_bytes=1024,
+            max_units=max(device.record.units, 1),
+        )
+
+    def generator_digest(self) -> str:
+        """Digest of what turns a schedule into C."""
+        return generator_digest(*GENERATOR)
+
+
+@cache
+def _atoms(features: tuple[str, ...]) -> AtomTable:
+    from tfsearch.target.x86.atoms import vector_atoms
+
+    return AtomTable(vector_atoms(), features)
+
+
+def _processor_of(record: DeviceRecord) -> Processor:
+    for cpu in (processor(), NOMINAL):
+        if cpu.record == record:
+            return cpu
+    return NOMINAL
+
+
+def _device(cpu: Processor, selector: str) -> Device:
+    facts: Mapping[str, Any] = {
+        "caches": list(cpu.caches),
+        "document": document_of(cpu).name,
+    }
+    return Device(cpu.record, selector, facts, shares_cpu=True)
+
+
+target = X86Target()

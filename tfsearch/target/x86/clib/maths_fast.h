@@ -15,8 +15,7 @@
 #define F(op) TFS_CAT4(tfs_, op, _, TFS_N)
 #define K(c) F(set1)(c)
 
-/* exp(r) = 1 + r p(r), degree 3: 2^-18.4; one exponent insertion, doubled first so that 2^(k-1)
- * stays a normal number up to the overflow.  hi is the upper clamp. */
+/* exp(r) = 1 + r p(r), degree 3: 2^-18.4.  hi is the upper clamp. */
 TFS_FN TFS_V F(fast_exp_to)(TFS_V x, float hi) {
   TFS_V c = F(mink)(x, K(hi));
   TFS_V t = F(fma)(c, K(0x1.715476p+0f), K(TFS_MAGIC32));
@@ -25,8 +24,7 @@ TFS_FN TFS_V F(fast_exp_to)(TFS_V x, float hi) {
   q = F(madd)(q, r, K(0x1.0003fcp-1f));
   q = F(madd)(q, r, K(0x1.fffb9ep-1f));
   q = F(madd)(q, r, K(1.0f));
-  TFS_V y = (q + q) * F(frombits)((F(bits)(t) << 23) + (126u << 23));
-  return F(zero_if)(F(lt)(x, K(-0x1.5a92d6p+6f)), y);
+  return F(zero_if)(F(lt)(x, K(-0x1.5a92d6p+6f)), F(scale_fast)(q, t));
 }
 
 TFS_FN TFS_V F(fast_exp)(TFS_V x) { return F(fast_exp_to)(x, 89.0f); }

@@ -5,6 +5,7 @@
  *   sel(m, a, b) = m ? a : b, zero_if(m, v), any, all, odd (lowest integer bit set),
  *   maxk(x, k) = k > x ? k : x and mink alike: a NaN in x passes through,
  *   scale(p, k) = p * 2^k for integral k, rounded once (gradual underflow, overflow to inf),
+ *   scale_fast(p, t) = p * 2^k for t = k + 1.5 * 2^(mantissa bits), normal results, k <= 128,
  *   copysign, rcp_est / rsqrt_est (f32),
  *   max, min: NaN if either operand is NaN, like numpy.maximum; of equal operands (-0 and +0
  *   included) the second one. */
@@ -41,7 +42,8 @@ TFS_FN float tfs_soft_fmaf(float a, float b, float c) {
     return tfs_sel_##N(tfs_eq_##N(a, a), tfs_mink_##N(b, a), a);                                \
   }
 
-/* 2^k is split in two normal factors; the first product is exact, so one rounding happens. */
+/* scale: 2^k is split in two normal factors; the first product is exact, so one rounding happens.
+ * scale_fast: p doubled, so that 2^(k-1) is a normal number up to the overflow. */
 #define TFS_PRIMS_SCALE(N, U, BIAS, SH, MAGIC)                                                  \
   TFS_FN tfs_##N tfs_scale_##N(tfs_##N p, tfs_##N k) {                                          \
     tfs_##N t1 = tfs_fma_##N(k, tfs_set1_##N(0.5f), tfs_set1_##N(MAGIC));                       \
@@ -49,6 +51,9 @@ TFS_FN float tfs_soft_fmaf(float a, float b, float c) {
     U b1 = (tfs_bits_##N(t1) << SH) + ((BIAS) << SH);                                           \
     U b2 = (tfs_bits_##N(t2) << SH) + ((BIAS) << SH);                                           \
     return p * tfs_frombits_##N(b1) * tfs_frombits_##N(b2);                                     \
+  }                                                                                             \
+  TFS_FN tfs_##N tfs_scale_fast_##N(tfs_##N p, tfs_##N t) {                                     \
+    return (p + p) * tfs_frombits_##N((tfs_bits_##N(t) << SH) + ((BIAS - 1) << SH));            \
   }
 
 #define TFS_PRIMS_SCALAR(N, T, U, FMA, SQRT)                                                    \
@@ -141,6 +146,10 @@ TFS_FN float tfs_soft_fmaf(float a, float b, float c) {
   TFS_FN tfs_##N tfs_sqrt_##N(tfs_##N x) { return (tfs_##N)_mm512_sqrt_##S(x); }                \
   TFS_FN tfs_##N tfs_scale_##N(tfs_##N p, tfs_##N k) {                                          \
     return (tfs_##N)_mm512_scalef_##S(p, k);                                                    \
+  }                                                                                             \
+  TFS_FN tfs_##N tfs_scale_fast_##N(tfs_##N p, tfs_##N t) {                                     \
+    const E magic = sizeof(E) == 4 ? (E)TFS_MAGIC32 : (E)TFS_MAGIC64;                           \
+    return (tfs_##N)_mm512_scalef_##S(p, t - tfs_set1_##N(magic));                              \
   }
 
 #define TFS_SIGN32 0x80000000u

@@ -1,0 +1,139 @@
+"""Hardware documents: TOML files in which every number has a unit, an origin and a source.
+
+A table with a ``unit`` is a fact::
+
+    [clock]
+    value = 3.7
+    unit = "GHz"
+    origin = "measured"        # vendor | reference | derived | measured
+    source = "tfsearch calibrate"
+    conditions = "one core busy"
+
+A number that is not known says ``unavailable = "why"`` instead of ``value``; asking for it is
+then an error that says so, and what rests on it is labelled uncalibrated.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from pathlib import Path
+from typing import Any, cast
+
+from tfsearch.core import keys
+from tfsearch.core.errors import InternalError, RequestError
+
+
+class Origin(Enum):
+    """Where a number comes from."""
+
+    VENDOR = "vendor"
+    REFERENCE = "reference"
+    DERIVED = "derived"
+    MEASURED = "measured"
+
+
+@dataclass(frozen=True)
+class Fact:
+    """One number with its provenance; ``value`` is None when it is unavailable."""
+
+    value: float | None
+    unit: str
+    origin: Origin | None
+    source: str
+    conditions: str = ""
+
+
+@dataclass(frozen=True)
+class Document:
+    """A parsed hardware document. ``digest`` is over its text."""
+
+    name: str
+    facts: Mapping[str, Fact]
+    settings: Mapping[str, Any]
+    digest: str
+    texts: Mapping[str, str] = field(default_factory=dict[str, str])
+
+    def number(self, name: str) -> float:
+        """The value of a fact; ``RequestError`` when the document has none."""
+        fact = self.facts.get(name)
+        if fact is None or fact.value is None:
+            why = fact.source if fact else "it is not in the document"
+            raise RequestError("document.unavailable", f"{self.name} has no {name}: {why}")
+        return fact.value
+
+    def get(self, name: str) -> float | None:
+        """The value of a fact, or None when it is unavailable."""
+        fact = self.facts.get(name)
+        return None if fact is None else fact.value
+
+    def measured(self, name: str) -> bool:
+        """True when a fact was measured on the device itself."""
+        fact = self.facts.get(name)
+        return fact is not None and fact.origin is Origin.MEASURED
+
+
+def parse(text: str, name: str) -> Document:
+    """Parse a document; ``RequestError`` with the place of what is malformed."""
+    try:
+        data = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise RequestError("document.toml", f"document {name}: {error}") from error
+    facts: dict[str, Fact] = {}
+    settings: dict[str, Any] = {}
+    _walk(data, "", facts, settings, name)
+    return Document(name, facts, settings, keys.digest_bytes(text.encode()))
+
+
+def load(path: Path) -> Document:
+    """Read a document from a file."""
+    try:
+        return parse(path.read_text(encoding="utf-8"), path.stem)
+    except OSError as error:
+        raise InternalError("document.read", f"cannot read {path}: {error}") from error
+
+
+def _walk(
+    table: Mapping[str, Any],
+    prefix: str,
+    facts: dict[str, Fact],
+    settings: dict[str, Any],
+    doc: str,
+) -> None:
+    for key, value in table.items():
+        name = f"{prefix}{key}"
+        if isinstance(value, dict) and "unit" in value:
+            facts[name] = _fact(cast("dict[str, Any]", value), name, doc)
+        elif isinstance(value, dict):
+            _walk(cast("dict[str, Any]", value), f"{name}.", facts, settings, doc)
+        else:
+            settings[name] = value
+
+
+def _fact(data: Mapping[str, Any], name: str, doc: str) -> Fact:
+    allowed = {"value", "unit", "origin", "source", "conditions", "unavailable"}
+    unknown = sorted(set(data) - allowed)
+    if unknown:
+        raise _malformed(doc, name, f"has unknown key {unknown[0]!r}")
+    unit, conditions = str(data["unit"]), str(data.get("conditions", ""))
+    if "unavailable" in data:
+        if "value" in data:
+            raise _malformed(doc, name, "is both available and not")
+        return Fact(None, unit, None, str(data["unavailable"]), conditions)
+    value = data.get("value")
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise _malformed(doc, name, "has no number as its value")
+    try:
+        origin = Origin(data.get("origin"))
+    except ValueError:
+        names = ", ".join(o.value for o in Origin)
+        raise _malformed(doc, name, f"needs an origin, one of {names}") from None
+    if not data.get("source"):
+        raise _malformed(doc, name, "names no source")
+    return Fact(float(value), unit, origin, str(data["source"]), conditions)
+
+
+def _malformed(doc: str, name: str, why: str) -> RequestError:
+    return RequestError("document.malformed", f"document {doc}: {name} {why}")

@@ -1,0 +1,304 @@
+"""Facts of the blocked contraction, for whole batches of points at once.
+
+Counts are of the unit that has most to do. They are exact where a unit owns everything; where
+rows or columns are dealt out, its share is counted as whole tiles.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tfsearch.atoms.contract import Computation, Kind
+from tfsearch.cost.model import Facts, Phase
+from tfsearch.recipes.contraction.match import Contraction, K, M, N
+from tfsearch.recipes.contraction.parameters import contiguous
+from tfsearch.recipes.contraction.unit import MatrixUnit
+from tfsearch.recipes.recipe import Kit
+from tfsearch.space import Points
+
+Column = NDArray[Any]
+
+LATENCY = 4.0
+"""Cycles until a dependent multiply-accumulate can start; the same on all current cores."""
+TILE_OVERHEAD = 12.0
+"""Cycles to enter and leave the loop over k of one register tile (loop exit mispredicted)."""
+L1_WAYS_BYTES = 4096
+"""Bytes of one way of the first-level cache: addresses that far apart share a set."""
+TLB_ENTRIES = 64
+PAGE = 4096
+TLB_MISS = 4.0
+"""Cycles that one access to a page beyond the first-level TLB adds, partly hidden."""
+
+
+def _ceil(a: Any, b: Any) -> Any:
+    return -(-a // b)
+
+
+@dataclass(frozen=True)
+class _Axis:
+    """Tiles of the busiest unit along one axis: whole ones, and the units in the short one."""
+
+    full: Column
+    per_tile: Column
+    rest: Column
+
+    @property
+    def tiles(self) -> Column:
+        return self.full + (self.rest > 0)
+
+    @property
+    def total(self) -> Column:
+        return self.full * self.per_tile + self.rest
+
+
+def _axis(extent: int, tile: Column, per_tile: Column, unit: int, parts: Column) -> _Axis:
+    whole, rest = extent // tile, extent % tile
+    share = _ceil(_ceil(extent, tile), parts)
+    full = np.where(parts > 1, np.minimum(share, whole), whole)
+    short = np.where((parts > 1) & (share <= whole), 0, _ceil(rest, unit))
+    return _Axis(full, per_tile, short)
+
+
+class ContractionFacts:
+    """Facts of the points of one unit's space."""
+
+    def __init__(self, contraction: Contraction, unit: MatrixUnit, kit: Kit, lanes: int) -> None:
+        self.contraction = contraction
+        self.unit = unit
+        self.kit = kit
+        self.lanes = lanes
+
+    def of(self, points: Points) -> Facts:
+        """Facts of a batch."""
+        return _Batch(self, points).facts()
+
+    def cycles(self, computes: Computation) -> float:
+        """Cycles of the atom that computes this; 0 when there is none."""
+        atom = self.kit.atoms.usable(computes)
+        return 0.0 if atom is None else self.kit.cycles(atom.id)
+
+
+class _Batch:
+    def __init__(self, owner: ContractionFacts, points: Points) -> None:
+        self.owner = owner
+        self.points = points
+        c, unit = owner.contraction, owner.unit
+        column: Callable[[str], Column] = points.column
+        self.rows, self.columns = column("rows"), column("columns")
+        grid_m, grid_n, grid_o = column("grid_m"), column("grid_n"), column("grid_o")
+        um, un, self.uk = unit.tile
+        self.m = _axis(c.m, column("tile_m"), self.rows, um, grid_m)
+        self.n = _axis(c.n, column("tile_n"), self.columns, un, grid_n)
+        outer = 1
+        for axis in c.outer:
+            outer *= c.extents[axis]
+        self.outer = _ceil(outer, grid_o)
+        self.steps = _ceil(c.k, self.uk)
+        self.depth = column("depth")
+        self.depth_blocks = _ceil(c.k, column("kc"))
+        self.m_blocks = _ceil(self.m.tiles, column("m_held"))
+        self.n_blocks = _ceil(self.n.tiles, column("n_held"))
+        self.nkm = points.labels("order") == "nkm"
+        self.inner_nm = points.labels("inner") == "nm"
+        self.pack_a, self.pack_b = points.labels("pack_a"), points.labels("pack_b")
+        self.units = column("units")
+        self.a_block, self.b_block = column("a_block_bytes"), column("b_block_bytes")
+        self.stream = column("stream")
+        e_out = sum(t.bytes for t in c.program.output_types)
+        self.a_bytes = c.m * c.k * c.a.dtype.bytes
+        self.b_bytes = c.n * c.k * c.b.dtype.bytes
+        self.working_set = (self.a_bytes + self.b_bytes) * outer + e_out
+        self.out_bytes = e_out
+
+    def facts(self) -> Facts:
+        phases = [self._pack_a_phase(), self._pack_b_phase(), self._main_phase()]
+        c = self.owner.contraction
+        multiply_adds = self.m.total * self.n.total * self.steps * self.outer
+        flops = 2.0 * c.m * c.n * c.k
+        for axis in c.outer:
+            flops *= c.extents[axis]
+        compulsory = sum(i.type.bytes for i in c.program.inputs) + self.out_bytes
+        columns = {
+            "multiply_adds": multiply_adds,
+            "register_tiles": self.m.tiles * self.n.tiles * self.depth_blocks * self.outer,
+            "a_block_bytes": self.a_block,
+            "b_block_bytes": self.b_block,
+        }
+        unit_flops = self.owner.unit.atom.computes.dtypes[1].value
+        return Facts(phases, self.units, {unit_flops: flops}, float(compulsory), columns)
+
+    # Helpers -----------------------------------------------------------------------------
+
+    def _level(self, size: Any) -> list[Column]:
+        """One column per cache level and memory: 1 where a working set of ``size`` lives."""
+        caches = [0.75 * c for c in self.owner.kit.caches]
+        caches[-1] = self.owner.kit.caches[-1] * 0.75
+        size = np.broadcast_to(np.asarray(size, dtype=np.float64), self.rows.shape)
+        below = np.zeros(self.rows.shape, dtype=bool)
+        out: list[Column] = []
+        for capacity in caches:
+            here = ~below & (size <= capacity)
+            out.append(here.astype(np.float64))
+            below |= here
+        out.append((~below).astype(np.float64))
+        return out
+
+    def _traffic(self, moves: list[tuple[Any, Any]]) -> dict[str, Column]:
+        """Bytes per level of (bytes moved, size of the working set they come from)."""
+        names = ("l1", "l2", "l3", "memory")
+        if len(self.owner.kit.caches) == 2:
+            names = ("l1", "l2", "memory")
+        out = {name: np.zeros(self.rows.shape) for name in names[1:]}
+        for moved, size in moves:
+            for name, share in zip(names, self._level(size), strict=True):
+                if name != "l1":
+                    out[name] = out[name] + np.asarray(moved, dtype=np.float64) * share
+        return out
+
+    def _share(self, of: str) -> Column:
+        """Part of a factor's bytes that the busiest unit touches."""
+        axis, extent, unit = (
+            (self.m, self.owner.contraction.m, self.owner.unit.tile[0])
+            if of == "a"
+            else (self.n, self.owner.contraction.n, self.owner.unit.tile[1])
+        )
+        return np.minimum(1.0, axis.total * unit / extent) * self.outer
+
+    # Phases ------------------------------------------------------------------------------
+
+    def _pack_phase(self, name: str, packed: Column, elements: Any, cost: Any, block: Any) -> Phase:
+        on = packed.astype(np.float64)
+        c = self.owner.contraction
+        side = c.a if name == "pack_a" else c.b
+        unit_bytes = (self.owner.unit.a if name == "pack_a" else self.owner.unit.b).bytes
+        cycles = {"pack": on * elements * cost}
+        traffic = self._traffic(
+            [
+                (on * elements * side.dtype.bytes, self.working_set),
+                (on * elements * unit_bytes, block),
+            ]
+        )
+        return Phase(name, cycles, traffic)
+
+    def _vector_copy(self, dtype: Any, source: Any) -> float:
+        """Cycles to load, convert and store one element."""
+        lanes = self.owner.lanes
+        load = self.owner.cycles(Computation(Kind.LOAD, "", (lanes,), (dtype, source)))
+        store = self.owner.cycles(Computation(Kind.STORE, "", (lanes,), (dtype, dtype)))
+        return (load + store + 0.5) / lanes
+
+    def _pack_a_phase(self) -> Phase:
+        owner, c = self.owner, self.owner.contraction
+        repeats = np.where(self.nkm, self.n_blocks, 1)
+        elements = self._share("a") * c.m * c.k * repeats
+        wide = owner.unit.acc
+        copy = self._vector_copy(wide, c.a.dtype)
+        lanes = owner.lanes
+        square = Computation(Kind.TRANSPOSE, "", (lanes, lanes), (owner.unit.a, c.a.dtype))
+        turned = owner.cycles(square) / (lanes * lanes) * lanes / np.minimum(self.rows, lanes)
+        if not turned.any():
+            turned = np.full(self.rows.shape, 2.0)
+        panel = copy * lanes / np.minimum(np.maximum(self.rows, 1), lanes)
+        if contiguous(c, c.a, K):
+            panel = turned
+        cost = np.where(self.pack_a == "rows", copy, panel)
+        return self._pack_phase("pack_a", self.pack_a != "none", elements, cost, self.a_block)
+
+    def _pack_b_phase(self) -> Phase:
+        owner, c = self.owner, self.owner.contraction
+        repeats = np.where(self.nkm, 1, self.m_blocks)
+        elements = self._share("b") * c.n * c.k * repeats
+        lanes = owner.lanes
+        cost: Any = self._vector_copy(owner.unit.acc, c.b.dtype)
+        if not contiguous(c, c.b, N):
+            square = Computation(Kind.TRANSPOSE, "", (lanes, lanes), (owner.unit.b, c.b.dtype))
+            cost = max(owner.cycles(square) / (lanes * lanes), cost)
+        return self._pack_phase("pack_b", self.pack_b == "block", elements, cost, self.b_block)
+
+    def _main_phase(self) -> Phase:
+        owner = self.owner
+        unit = owner.unit
+        mma = owner.kit.cycles(unit.name)
+        splat, load = self._operand_cycles()
+        tiles = self.m.tiles * self.n.tiles * self.depth_blocks * self.outer
+        busy = np.zeros(self.rows.shape)
+        for m_count, rows in ((self.m.full, self.rows), (self.m.rest > 0, self.m.rest)):
+            for n_count, columns in ((self.n.full, self.columns), (self.n.rest > 0, self.n.rest)):
+                step = np.maximum(rows * columns * mma, rows * splat + columns * load)
+                step = np.maximum(step, LATENCY if unit.is_vector else 0.0)
+                step = step + 1.0 / self.points.column("unroll")
+                busy = busy + m_count * n_count * step
+        busy = busy * self.steps * self.outer
+        lanes = owner.lanes
+        store = owner.cycles(Computation(Kind.STORE, "", (lanes,), (unit.acc, unit.acc)))
+        sums = self.m.total * self.n.total * unit.tile[0] * unit.tile[1] / lanes * self.outer
+        finish = sums * (store * self.depth_blocks + 0.5 * (self.depth_blocks - 1))
+        overhead = tiles * TILE_OVERHEAD + finish + self._tlb()
+        return Phase("main", {"issue": busy}, self._main_traffic(), overhead)
+
+    def _operand_cycles(self) -> tuple[float, float]:
+        unit = self.owner.unit
+        if unit.is_vector:
+            n = unit.tile[1]
+            splat = Computation(Kind.SPLAT, "", (n,), (unit.a, unit.a))
+            load = Computation(Kind.LOAD, "", (n,), (unit.b, unit.b))
+            return self.owner.cycles(splat), self.owner.cycles(load)
+        shapes = [spec.shape for spec in unit.atom.operands[1:3]]
+        a = self.owner.cycles(Computation(Kind.LOAD, "", shapes[0], (unit.a, unit.a)))
+        b = self.owner.cycles(Computation(Kind.LOAD, "", shapes[1], (unit.b, unit.b)))
+        return a, b
+
+    def _main_traffic(self) -> dict[str, Column]:
+        c, unit = self.owner.contraction, self.owner.unit
+        um, un, _ = unit.tile
+        a_once = self.m.total * um * c.k * unit.a.bytes * self.outer
+        b_once = self.n.total * un * c.k * unit.b.bytes * self.outer
+        a_inner = a_once * np.where(self.inner_nm, self.n.tiles, self.n_blocks)
+        b_inner = b_once * np.where(self.inner_nm, self.m_blocks, self.m.tiles)
+        a_inner = a_inner * self._conflicts()
+        a_home = np.where(self._conflicts() > 1, 2.0 * self.owner.kit.caches[0], self.a_block)
+        first_a = np.where(self.pack_a == "none", a_once, 0) * np.where(self.nkm, self.n_blocks, 1)
+        first_b = np.where(self.pack_b == "none", b_once, 0) * np.where(self.nkm, 1, self.m_blocks)
+        panel_b = self.points.column("tile_n") * self.depth * unit.b.bytes
+        panel_a = self.points.column("tile_m") * self.depth * unit.a.bytes
+        sums = self.m.total * self.n.total * um * un * unit.acc.bytes * self.outer
+        moves: list[tuple[Any, Any]] = [
+            (a_inner, a_home + np.where(self.inner_nm, panel_b, panel_b)),
+            (b_inner, self.b_block + np.where(self.inner_nm, 0, panel_a)),
+            (first_a, self.working_set),
+            (first_b, self.working_set),
+            (2.0 * sums * (self.depth_blocks - 1), sums / self.n_blocks + self.b_block),
+            (sums, self.working_set),
+        ]
+        return self._traffic(moves)
+
+    def _conflicts(self) -> Column:
+        """How many times a line of an unpacked first factor is fetched: rows that share sets."""
+        c, kit = self.owner.contraction, self.owner.kit
+        ones = np.ones(self.rows.shape)
+        if c.a.source is None or not contiguous(c, c.a, K) or M not in c.a.source_labels:
+            return ones
+        strides = c.program.inputs[c.a.source].type.element_strides
+        pitch = strides[c.a.source_labels.index(M)] * c.a.dtype.bytes
+        sets = L1_WAYS_BYTES // kit.line
+        ways = kit.caches[0] // L1_WAYS_BYTES
+        distinct = sets // np.gcd(max(pitch // kit.line, 1), sets)
+        crowded = (self.pack_a == "none") & (self.rows > (ways - 1) * distinct)
+        return np.where(crowded, kit.line / c.a.dtype.bytes, ones)
+
+    def _tlb(self) -> Column:
+        """Cycles of first-level TLB misses of an unpacked second factor read row by row."""
+        c = self.owner.contraction
+        if c.b.source is None or not contiguous(c, c.b, N) or K not in c.b.source_labels:
+            return np.zeros(self.rows.shape)
+        strides = c.program.inputs[c.b.source].type.element_strides
+        pitch = strides[c.b.source_labels.index(K)] * c.b.dtype.bytes
+        pages = self.depth * min(pitch, PAGE) / PAGE
+        accesses = self.m.tiles * self.n.tiles * self.steps * min(1.0, pitch / PAGE) * self.outer
+        misses = np.where((self.pack_b == "none") & (pages > TLB_ENTRIES), accesses, 0)
+        return misses * TLB_MISS

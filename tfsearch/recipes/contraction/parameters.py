@@ -1,0 +1,219 @@
+"""Parameters and constraints of the blocked contraction, one space per matrix unit.
+
+Points that would lower to the same code are excluded, so that a space has no duplicates: block
+sizes are powers of two of which only the first that covers an axis is kept, and an order of
+loops is free only where both loops run more than once.
+"""
+
+from __future__ import annotations
+
+from tfsearch.recipes.contraction.match import Contraction, K, M, N, Side
+from tfsearch.recipes.contraction.unit import MatrixUnit, vector_lanes
+from tfsearch.recipes.recipe import Kit
+from tfsearch.space import Constraint, Definition, Kind, Parameter, RecipeSpace
+
+VERSION = 1
+DEPTHS = (32, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048, 4096)
+UNROLLS = (1, 2, 4)
+MAX_ROWS = 16
+MAX_COLUMNS = 6
+CODE_LIMIT = 160
+"""Most multiply-accumulates in the text of one loop body; beyond it the compiler takes seconds."""
+
+
+def space_of(contraction: Contraction, unit: MatrixUnit, kit: Kit, constant_b: bool) -> RecipeSpace:
+    """The space of one unit. ``constant_b``: the second factor may be packed ahead of calls."""
+    um, un, uk = unit.tile
+    outer = 1
+    for axis in contraction.outer:
+        outer *= contraction.extents[axis]
+    constants = {
+        "m": contraction.m,
+        "n": contraction.n,
+        "k": contraction.k,
+        "outer": outer,
+        "um": um,
+        "un": un,
+        "uk": uk,
+        "registers": kit.registers[vector_lanes(unit)] if unit.is_vector else kit.tiles,
+        "a_bytes": unit.a.bytes,
+        "b_bytes": unit.b.bytes,
+        "out_bytes": _output_bytes(contraction),
+        "cache": kit.caches[-1],
+        "outer_cache": kit.caches[max(len(kit.caches) - 2, 0)],
+        "code_limit": CODE_LIMIT,
+    }
+    return RecipeSpace(
+        name=f"contraction.blocked.{unit.name}",
+        version=VERSION,
+        parameters=_parameters(contraction, unit, kit, constant_b, outer),
+        definitions=DEFINITIONS,
+        constraints=_constraints(unit),
+        constants=constants,
+    )
+
+
+def _output_bytes(contraction: Contraction) -> int:
+    return sum(t.bytes for t in contraction.program.output_types)
+
+
+def _powers(limit: int) -> tuple[int, ...]:
+    """1, 2, 4 … up to the first that covers ``limit``."""
+    out = [1]
+    while out[-1] < limit:
+        out.append(out[-1] * 2)
+    return tuple(out)
+
+
+def _divisors(units: tuple[int, ...]) -> tuple[int, ...]:
+    return tuple(sorted({d for u in units for d in range(1, u + 1) if u % d == 0}))
+
+
+def _parameters(
+    contraction: Contraction, unit: MatrixUnit, kit: Kit, constant_b: bool, outer: int
+) -> tuple[Parameter, ...]:
+    um, un, uk = unit.tile
+    depths = [d for d in DEPTHS if d < contraction.k and d % uk == 0]
+    whole = -(-contraction.k // uk) * uk
+    most_rows = min(MAX_ROWS, -(-contraction.m // um))
+    most_columns = min(MAX_COLUMNS, -(-contraction.n // un))
+    grid = _divisors(kit.units)
+    ordinal, categorical = Kind.ORDINAL, Kind.CATEGORICAL
+    return (
+        Parameter("rows", tuple(range(1, most_rows + 1)), ordinal),
+        Parameter("columns", tuple(range(1, most_columns + 1)), ordinal),
+        Parameter("kc", (*depths, whole), ordinal),
+        Parameter("m_tiles", _powers(-(-contraction.m // um)), ordinal),
+        Parameter("n_tiles", _powers(-(-contraction.n // un)), ordinal),
+        Parameter("order", ("nkm", "mkn"), categorical),
+        Parameter("inner", ("nm", "mn"), categorical),
+        Parameter("pack_a", _pack_a(contraction, unit), categorical),
+        Parameter("pack_b", _pack_b(contraction, unit, constant_b), categorical),
+        Parameter("unroll", UNROLLS, ordinal),
+        Parameter("stream", (False, True), Kind.BOOLEAN),
+        Parameter("units", kit.units, ordinal),
+        Parameter("grid_m", grid, ordinal),
+        Parameter("grid_o", grid if outer > 1 else (1,), ordinal),
+    )
+
+
+def contiguous(contraction: Contraction, side: Side, axis: str) -> bool:
+    """True when the factor is an input in which ``axis`` has stride one."""
+    if side.source is None or axis not in side.source_labels:
+        return False
+    strides = contraction.program.inputs[side.source].type.element_strides
+    return strides[side.source_labels.index(axis)] == 1
+
+
+def _pack_a(contraction: Contraction, unit: MatrixUnit) -> tuple[str, ...]:
+    side = contraction.a
+    along_k = contiguous(contraction, side, K)
+    if not unit.is_vector:
+        um, _, uk = unit.tile
+        whole = contraction.m % um == 0 and contraction.k % uk == 0
+        direct = along_k and whole and side.dtype is unit.a and M in side.source_labels
+        return ("none", "rows") if direct else ("rows",)
+    ways = ["panel"]
+    if along_k or side.source is None:
+        ways.insert(0, "rows")
+    if side.source is not None:
+        ways.insert(0, "none")
+    return tuple(ways)
+
+
+def _pack_b(contraction: Contraction, unit: MatrixUnit, constant_b: bool) -> tuple[str, ...]:
+    side = contraction.b
+    ways = ["block"]
+    if unit.is_vector and contiguous(contraction, side, N):
+        ways.insert(0, "none")
+    if constant_b and side.source is not None:
+        ways.append("ahead")
+    return tuple(ways)
+
+
+DEFINITIONS = tuple(
+    Definition(name, text)
+    for name, text in (
+        ("tile_m", "rows * um"),
+        ("tile_n", "columns * un"),
+        ("grid_n", "units // (grid_m * grid_o)"),
+        ("m_total", "ceil_div(m, tile_m)"),
+        ("n_total", "ceil_div(n, tile_n)"),
+        ("m_share", "ceil_div(m_total, grid_m)"),
+        ("n_share", "ceil_div(n_total, max(grid_n, 1))"),
+        ("m_held", "min(m_tiles, m_share)"),
+        ("n_held", "min(n_tiles, n_share)"),
+        ("depth", "min(kc, round_up(k, uk))"),
+        ("a_block_bytes", "m_held * tile_m * depth * a_bytes"),
+        ("b_block_bytes", "n_held * tile_n * depth * b_bytes"),
+    )
+)
+
+
+def _constraints(unit: MatrixUnit) -> tuple[Constraint, ...]:
+    if unit.is_vector:
+        registers = Constraint(
+            "contraction.registers",
+            "rows * columns + columns <= registers",
+            "{rows} x {columns} accumulators and {columns} of the second factor exceed "
+            "{registers} vector registers",
+        )
+    else:
+        registers = Constraint(
+            "contraction.registers",
+            "rows * columns + columns + 1 <= registers",
+            "{rows} x {columns} accumulators, {columns} + 1 factors exceed {registers} tiles",
+        )
+    return (
+        registers,
+        Constraint(
+            "contraction.code-size",
+            "rows * columns * unroll <= code_limit",
+            "{rows} x {columns} x {unroll} multiply-accumulates exceed {code_limit} a loop body",
+        ),
+        Constraint(
+            "contraction.grid",
+            "units % (grid_m * grid_o) == 0",
+            "{units} units do not divide into {grid_o} x {grid_m} parts",
+        ),
+        Constraint(
+            "contraction.idle-units",
+            "grid_o <= outer and grid_m <= m_total and grid_n <= n_total",
+            "{grid_o} x {grid_m} x {grid_n} parts for {outer} x {m_total} x {n_total} tiles",
+        ),
+        Constraint(
+            "contraction.block-m",
+            "m_tiles < 2 * m_share",
+            "a block of {m_tiles} tiles where {m_share} are all",
+        ),
+        Constraint(
+            "contraction.block-n",
+            "n_tiles < 2 * n_share",
+            "a block of {n_tiles} tiles where {n_share} are all",
+        ),
+        Constraint(
+            "contraction.order",
+            "order == 'nkm' or m_tiles < m_share or n_tiles < n_share",
+            "one block: the order of block loops makes no difference",
+        ),
+        Constraint(
+            "contraction.inner",
+            "inner == 'nm' or (m_held > 1 and n_held > 1)",
+            "one tile along an axis: the order of tile loops makes no difference",
+        ),
+        Constraint(
+            "contraction.pack-a-memory",
+            "pack_a == 'none' or a_block_bytes <= cache",
+            "a packed block of {a_block_bytes} B exceeds the last-level cache of {cache} B",
+        ),
+        Constraint(
+            "contraction.pack-b-memory",
+            "pack_b != 'block' or b_block_bytes <= cache",
+            "a packed block of {b_block_bytes} B exceeds the last-level cache of {cache} B",
+        ),
+        Constraint(
+            "contraction.stream",
+            "not stream or (out_bytes > outer_cache and kc >= k)",
+            "non-temporal stores of {out_bytes} B that fit {outer_cache} B, or that are read again",
+        ),
+    )

@@ -1,0 +1,162 @@
+"""The contraction recipe bound to a workload."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from tfsearch.atoms.contract import Computation, Kind
+from tfsearch.core.errors import RequestError
+from tfsearch.core.records import ParamValue, Refusal
+from tfsearch.cost.model import Facts
+from tfsearch.ir.hir.program import Program
+from tfsearch.ir.tir.nodes import Module
+from tfsearch.ir.workload import Workload
+from tfsearch.recipes.contraction.blocked import lower
+from tfsearch.recipes.contraction.facts import ContractionFacts
+from tfsearch.recipes.contraction.match import Contraction, K, M, N, match
+from tfsearch.recipes.contraction.parameters import space_of
+from tfsearch.recipes.contraction.schedule import Schedule
+from tfsearch.recipes.contraction.unit import MatrixUnit, matrix_units, vector_lanes
+from tfsearch.recipes.recipe import Kit
+from tfsearch.recipes.resize import DimensionClasses, Position
+from tfsearch.space import Points, RecipeSpace
+
+REDUCED_DEPTH = 8
+REDUCED_TILES = 3
+
+
+class ContractionRecipe:
+    """One sum of products with elementwise work around it."""
+
+    name = "contraction"
+
+    def match(self, workload: Workload, kit: Kit) -> MatchedContraction:
+        """Bind a workload; ``RequestError`` when it is no single contraction or no unit fits."""
+        return MatchedContraction(workload, match(workload.program), kit)
+
+
+class MatchedContraction:
+    """See :class:`tfsearch.recipes.recipe.Matched`."""
+
+    def __init__(self, workload: Workload, contraction: Contraction, kit: Kit) -> None:
+        self.workload = workload
+        self.contraction = contraction
+        self.kit = kit
+        usable, refusals = matrix_units(contraction, kit.atoms)
+        units = [unit for unit in usable if self._worth(unit)]
+        self.refusals: Sequence[Refusal] = tuple(refusals)
+        if not units:
+            reasons = "; ".join(f"{r.where}: {r.message}" for r in refusals[:3])
+            raise RequestError(
+                "recipe.contraction",
+                f"no instruction multiplies {contraction.a.dtype.value} by "
+                f"{contraction.b.dtype.value} into {contraction.acc.value} ({reasons})",
+            )
+        source = contraction.b.source
+        constant = (
+            source is not None and workload.program.inputs[source].name in workload.constant_inputs
+        )
+        self._units: dict[str, MatrixUnit] = {}
+        spaces: list[RecipeSpace] = []
+        for unit in units:
+            space = space_of(contraction, unit, kit, constant)
+            self._units[space.name] = unit
+            spaces.append(space)
+        self.spaces: Sequence[RecipeSpace] = tuple(spaces)
+
+    def _worth(self, unit: MatrixUnit) -> bool:
+        """Widths that the kit wants tried, the narrowest that covers a narrow result."""
+        if not unit.is_vector:
+            return unit.tile[1] <= 2 * self.contraction.n and self.kit.tiles > 0
+        return vector_lanes(unit) in self.kit.lanes
+
+    def lanes(self, unit: MatrixUnit) -> int:
+        """Vector width of packing and epilogue."""
+        if unit.is_vector:
+            return unit.tile[1]
+        for lanes in self.kit.lanes:
+            load = Computation(Kind.LOAD, "", (lanes,), (unit.acc, unit.acc))
+            if self.kit.atoms.usable(load) is not None:
+                return lanes
+        raise RequestError("recipe.no-atom", f"no vector load of {unit.acc.value}")
+
+    def facts(self, points: Points) -> Facts:
+        """Facts of a batch of points."""
+        unit = self._units[points.recipe.name]
+        return ContractionFacts(self.contraction, unit, self.kit, self.lanes(unit)).of(points)
+
+    def lower(self, space: str, params: Mapping[str, ParamValue]) -> Module:
+        """A point as TIR."""
+        unit = self._units[space]
+        return lower(
+            self.contraction,
+            Schedule.of(unit, params),
+            self.kit.atoms,
+            self.lanes(unit),
+            self.workload.accuracy,
+            self.workload.alignment,
+        )
+
+    def reduced(
+        self, space: str, params: Mapping[str, ParamValue]
+    ) -> tuple[Workload, Mapping[str, ParamValue]]:
+        """The workload and parameters at sizes that take milliseconds to interpret.
+
+        Three tiles a unit and a tail along rows and columns, two blocks and a tail along k where
+        the point blocks it; what is one block in the point stays one block.
+        """
+        unit = self._units[space]
+        schedule = Schedule.of(unit, params)
+        uk = unit.tile[2]
+        _, grid_m, grid_n = schedule.grid
+        m = schedule.tile_m * REDUCED_TILES * grid_m + max(1, schedule.tile_m // 3)
+        n = schedule.tile_n * REDUCED_TILES * grid_n + max(1, schedule.tile_n // 3)
+        depth = max(uk, REDUCED_DEPTH)
+        k = 2 * depth + max(1, uk // 2 + 1)
+        blocked = schedule.kc < self.contraction.k
+        sizes = {M: m, N: n, K: k}
+        if schedule.pack_a == "none" and not unit.is_vector:
+            sizes[K], sizes[M] = 2 * depth + uk, schedule.tile_m * REDUCED_TILES * grid_m
+        for axis in self.contraction.outer:
+            sizes[axis] = min(3, self.contraction.extents[axis])
+        new = {
+            **params,
+            "kc": depth if blocked else -(-sizes[K] // uk) * uk,
+            "m_tiles": _block(
+                schedule.m_tiles, schedule.tile_m, grid_m, self.contraction.m, sizes[M]
+            ),
+            "n_tiles": _block(
+                schedule.n_tiles, schedule.tile_n, grid_n, self.contraction.n, sizes[N]
+            ),
+        }
+        return replace(self.workload, program=self._resized(sizes)), new
+
+    def _resized(self, sizes: Mapping[str, int]) -> Program:
+        c = self.contraction
+        classes = DimensionClasses(self.workload.program)
+        wanted: dict[Position, int] = {}
+        for value, labels in (
+            (c.a.value, c.a.labels),
+            (c.b.value, c.b.labels),
+            (c.value, c.labels),
+        ):
+            for dim, axis in enumerate(labels):
+                if axis is not None:
+                    wanted[classes.of(value, dim)] = sizes[axis]
+        return classes.resized(wanted)
+
+
+def _block(block: int, tile: int, parts: int, extent: int, reduced: int) -> int:
+    """A block size for the reduced extent: all of a share stays all, else at most two tiles."""
+
+    def share(of: int) -> int:
+        tiles = -(-of // tile)
+        return -(-tiles // parts)
+
+    if block < share(extent):
+        return min(block, 2)
+    covering = 1
+    while covering < share(reduced):
+        covering *= 2
+    return covering

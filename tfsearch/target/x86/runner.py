@@ -1,0 +1,203 @@
+"""Loading, calling and timing shared libraries on this machine's processor."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tfsearch.core.launch import EntrySpec, LaunchSpec
+from tfsearch.measure.buffers import HostArguments
+from tfsearch.target.x86 import support
+from tfsearch.target.x86.device import processor
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+SELECTOR = "cpu"
+PROBE_MS = 2
+PROBE_BYTES = 1 << 24
+WORKSPACE_ALIGNMENT = 4096
+FLUSH_FACTOR = 2
+FLUSH_LIMIT = 1 << 30
+
+
+def aligned_bytes(size: int, alignment: int = WORKSPACE_ALIGNMENT) -> Array:
+    """Uninitialised bytes at an aligned address."""
+    raw = np.empty(size + alignment, dtype=np.uint8)
+    offset = -raw.ctypes.data % alignment
+    return raw[offset : offset + size]
+
+
+class Packed:
+    """The pointer array of one entry for one set of arguments; keeps its workspace alive."""
+
+    def __init__(self, entry: EntrySpec, address: Mapping[str, int]) -> None:
+        pointers = [address[argument.name] for argument in entry.arguments]
+        self.workspace = aligned_bytes(max(entry.workspace_bytes, 1))
+        pool, run = support.pool() if entry.units > 1 else (0, 0)
+        pointers += [self.workspace.ctypes.data, pool, run]
+        self.array = (ctypes.c_void_p * len(pointers))(*pointers)
+
+
+class X86Arguments(HostArguments):
+    """Guarded host memory with the pointer array of the main entry.
+
+    ``stale`` says that an input of a prepare entry was overwritten since it ran.
+    """
+
+    packed: Packed
+
+    def __init__(self, launch: LaunchSpec, inputs: Mapping[str, Array]) -> None:
+        self._prepared_from = {
+            a.name for entry in launch.prepares for a in entry.arguments if a.io == "in"
+        }
+        self.stale = bool(launch.prepares)
+        super().__init__(launch, inputs)
+
+    def write(self, name: str, value: Array) -> None:
+        """Overwrite an argument; what was prepared from it is prepared again before it is used."""
+        super().write(name, value)
+        if name in self._prepared_from:
+            self.stale = True
+
+
+class X86Loaded:
+    """A loaded shared library."""
+
+    def __init__(self, artifact: Path, launch: LaunchSpec) -> None:
+        self.launch = launch
+        if launch.attributes.get("amx") and support.library().tfs_amx_enable() != 0:
+            raise OSError("the kernel refuses this process the tile registers")
+        self.library = ctypes.CDLL(str(artifact), mode=ctypes.RTLD_LOCAL)
+        self.main = self._entry(launch.main)
+        self.prepares = [(spec, self._entry(spec)) for spec in launch.prepares]
+
+    def _entry(self, spec: EntrySpec) -> Any:
+        try:
+            function = self.library[spec.symbol]
+        except AttributeError as error:
+            raise OSError(f"the library has no symbol {spec.symbol}") from error
+        function.restype = ctypes.c_int
+        function.argtypes = [ctypes.c_void_p]
+        return function
+
+    def bind(self, inputs: Mapping[str, Array]) -> X86Arguments:
+        """Guarded memory with the inputs copied in; the prepare entries have run on it."""
+        arguments = X86Arguments(self.launch, inputs)
+        self.refresh(arguments)
+        address = {a.name: arguments.address(a.name) for a in self.launch.main.arguments}
+        arguments.packed = Packed(self.launch.main, address)
+        return arguments
+
+    def refresh(self, arguments: X86Arguments) -> None:
+        """Run the prepare entries if their inputs changed."""
+        if not arguments.stale:
+            return
+        for spec, entry in self.prepares:
+            packed = Packed(spec, {a.name: arguments.address(a.name) for a in spec.arguments})
+            _check(entry(packed.array))
+        arguments.stale = False
+
+    def call(self, arguments: X86Arguments) -> None:
+        """One call; ``OSError`` when the kernel reports a failure."""
+        self.refresh(arguments)
+        _check(self.main(arguments.packed.array))
+
+
+def _check(code: int) -> None:
+    if code:
+        raise OSError(f"the kernel returned {code}")
+
+
+class X86Runner:
+    """Loads and times kernels on this machine."""
+
+    def __init__(self) -> None:
+        self._flush: Array | None = None
+        self._probe: tuple[Array, Array] | None = None
+
+    def load(self, artifact: Path, launch: LaunchSpec) -> X86Loaded:
+        """Load a shared library; ``OSError`` with the loader's message when it cannot."""
+        return X86Loaded(artifact, launch)
+
+    def time(
+        self,
+        kernels: Sequence[X86Loaded],
+        arguments: Sequence[Sequence[X86Arguments]],
+        batches: Sequence[int],
+        rounds: int,
+        *,
+        cold: bool,
+        seed: int,
+    ) -> np.ndarray[Any, np.dtype[np.int64]]:
+        """Nanoseconds of each batch, shape [rounds, kernels]; timed by one C loop."""
+        count = len(kernels)
+        sets = {len(own) for own in arguments}
+        if len(sets) != 1:
+            raise OSError("kernels timed together need equally many argument sets")
+        for kernel, own in zip(kernels, arguments, strict=True):
+            for one in own:
+                kernel.refresh(one)
+        functions = (ctypes.c_void_p * count)(
+            *(ctypes.cast(k.main, ctypes.c_void_p).value for k in kernels)
+        )
+        rows = [
+            (ctypes.c_void_p * len(own))(*(ctypes.addressof(a.packed.array) for a in own))
+            for own in arguments
+        ]
+        table = (ctypes.c_void_p * count)(*(ctypes.addressof(row) for row in rows))
+        batch = (ctypes.c_int * count)(*batches)
+        out = np.zeros((rounds, count), dtype=np.int64)
+        flush = self._flush_spec() if cold else None
+        code = support.library().tfs_time_many(
+            functions, table, count, sets.pop(), 0, batch, rounds, seed & (2**64 - 1),
+            out.ctypes.data, ctypes.byref(flush) if flush is not None else None,
+        )  # fmt: skip
+        if code:
+            raise OSError(f"timing failed with code {code}")
+        return out
+
+    def _flush_spec(self) -> _Flush:
+        if self._flush is None:
+            size = min(FLUSH_LIMIT, FLUSH_FACTOR * processor().caches[-1])
+            self._flush = aligned_bytes(size)
+            self._flush[:] = 1
+        return _Flush(self._flush.ctypes.data, self._flush.nbytes)
+
+    def probe(self, names: Sequence[str]) -> Mapping[str, float]:
+        """``fma`` and ``tile`` in FLOP/s, ``copy`` in bytes/s."""
+        library = support.library()
+        out: dict[str, float] = {}
+        for name in names:
+            if name == "fma":
+                out[name] = library.tfs_probe_fma(PROBE_MS) * 1e9
+            elif name == "tile":
+                library.tfs_amx_enable()
+                out[name] = library.tfs_probe_tile(PROBE_MS) * 1e9
+            elif name == "copy":
+                if self._probe is None:
+                    self._probe = (aligned_bytes(PROBE_BYTES), aligned_bytes(PROBE_BYTES))
+                    self._probe[1][:] = 1
+                dst, src = (buffer.ctypes.data for buffer in self._probe)
+                out[name] = library.tfs_probe_copy(dst, src, PROBE_BYTES, 1) * 1e9
+            else:
+                raise OSError(f"the x86 target has no probe {name!r}")
+        return out
+
+    def close(self) -> None:
+        """Drop the buffers; loaded libraries stay until the process ends."""
+        self._flush = self._probe = None
+
+
+class _Flush(ctypes.Structure):
+    _fields_ = (("buffer", ctypes.c_void_p), ("bytes", ctypes.c_size_t))
+
+
+def make(selector: str) -> X86Runner:
+    """The runner of the processor."""
+    if selector != SELECTOR:
+        raise OSError(f"the x86 target has one device, {SELECTOR!r}, not {selector!r}")
+    return X86Runner()

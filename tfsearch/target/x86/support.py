@@ -1,0 +1,100 @@
+"""The support library: thread pool, timing loops and probes, built once per compiler and CPU."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+
+from tfsearch.core import keys, settings
+from tfsearch.core.errors import UnavailableError
+from tfsearch.core.records import Status
+from tfsearch.target.x86 import clib
+from tfsearch.target.x86.compiler import feature_flags
+from tfsearch.target.x86.device import processor
+from tfsearch.toolchain import discover
+
+_USED = (
+    "avx2",
+    "fma",
+    "f16c",
+    "avx512f",
+    "avx512bw",
+    "avx512vl",
+    "avx512dq",
+    "amx_tile",
+    "amx_bf16",
+)
+_CALLS: dict[str, tuple[object, Sequence[object]]] = {
+    "tfs_pool_create": (ctypes.c_void_p, (ctypes.c_int,)),
+    "tfs_probe_fma": (ctypes.c_double, (ctypes.c_int,)),
+    "tfs_probe_tile": (ctypes.c_double, (ctypes.c_int,)),
+    "tfs_probe_copy": (
+        ctypes.c_double,
+        (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int),
+    ),
+    "tfs_probe_read": (ctypes.c_double, (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)),
+    "tfs_amx_enable": (ctypes.c_int, ()),
+    "tfs_time_many": (
+        ctypes.c_int,
+        (
+            ctypes.c_void_p,
+            ctypes.c_void_p,
+            ctypes.c_int,
+            ctypes.c_int,
+            ctypes.c_int,
+            ctypes.c_void_p,
+            ctypes.c_int,
+            ctypes.c_uint64,
+            ctypes.c_void_p,
+            ctypes.c_void_p,
+        ),
+    ),
+}
+
+
+def library_path() -> Path:
+    """The built support library; builds it if this content was not built before.
+
+    Raises ``UnavailableError`` when it is not there and no compiler is either.
+    """
+    flags = feature_flags([f for f in _USED if f in processor().features])
+    text = clib.support_source()
+    name = keys.digest("support", {"text": text, "flags": list(flags)})[:24]
+    path = settings.load().cache / "x86" / f"support-{name}.so"
+    if path.exists():
+        return path
+    for toolchain in discover():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        result = toolchain.compile_shared(text, flags=(*flags, "-pthread"), out=path)
+        if result.status is Status.OK:
+            return path
+    raise UnavailableError(
+        "x86.support",
+        "no C compiler could build the support library; install one (apt-get install gcc) or "
+        "pip install 'tfsearch[zig]'",
+    )
+
+
+@cache
+def library() -> ctypes.CDLL:
+    """The loaded support library, argument types declared. Threads start on first use."""
+    loaded = ctypes.CDLL(str(library_path()), mode=ctypes.RTLD_LOCAL)
+    for name, (result, arguments) in _CALLS.items():
+        function = getattr(loaded, name)
+        function.restype = result
+        function.argtypes = list(arguments)
+    return loaded
+
+
+@cache
+def pool() -> tuple[int, int]:
+    """Addresses of this process's thread pool and of the function that runs a body on it."""
+    loaded = library()
+    handle = loaded.tfs_pool_create(processor().units)
+    if not handle:
+        raise OSError("the thread pool could not be created")
+    run = ctypes.cast(loaded.tfs_pool_run, ctypes.c_void_p).value
+    assert run is not None
+    return int(handle), run
