@@ -3,13 +3,18 @@
 from tfsearch.ir.dtypes import DType
 from tfsearch.ir.tir.builder import Builder
 from tfsearch.ir.tir.expr import Const, Var, ceil_div, maximum, minimum
-from tfsearch.ir.tir.nodes import UNIT, Buffer, Io, Kernel, MemorySpace, Module, Param, window
+from tfsearch.ir.tir.nodes import UNIT, Buffer, Io, MemorySpace, Module, Param, window
 
 F32 = DType.F32
 
 
 def _arg(name, *shape, strides=None):
     return Buffer(name, F32, shape, MemorySpace.GLOBAL, strides, 64)
+
+
+def lanes(register, *row):
+    """One vector register."""
+    return window(register, *row, (0, 8))
 
 
 def gemm(m, n, k, *, units=2, mr=4, nv=2, kc=16, packed=True):
@@ -38,25 +43,46 @@ def gemm(m, n, k, *, units=2, mr=4, nv=2, kc=16, packed=True):
             rows = b.let("rows", minimum(mr, m - ib * mr))
             with b.loop("i", mr, unrolled=True) as i, b.loop("v", nv, unrolled=True) as v:
                 cols = maximum(0, minimum(8, n - jp * nr - v * 8))
-                b.call("toy.fill", window(acc, i, v, (0, 8)), 0.0)
+                b.call("toy.fill", lanes(acc, i, v), 0.0)
                 with b.when((Const(0) + 0).lt(kb) if not isinstance(kb, Const) else kb):
                     row = minimum(ib * mr + i, m - 1)
-                    b.call("toy.load", window(acc, i, v, (0, 8)), window(c_, row, (jp * nr + v * 8, cols)))
+                    b.call(
+                        "toy.load",
+                        lanes(acc, i, v),
+                        window(c_, row, (jp * nr + v * 8, cols)),
+                    )
             with b.loop("p", kk) as p:
                 with b.loop("v", nv, unrolled=True) as v:
                     if pack is not None:
-                        b.call("toy.load", window(bv, v, (0, 8)), window(pack, jp, p, (v * 8, 8)))
+                        b.call("toy.load", lanes(bv, v), window(pack, jp, p, (v * 8, 8)))
                     else:
                         cols = maximum(0, minimum(8, n - jp * nr - v * 8))
-                        b.call("toy.load", window(bv, v, (0, 8)), window(b_, kb * kc + p, (jp * nr + v * 8, cols)))
+                        b.call(
+                            "toy.load",
+                            lanes(bv, v),
+                            window(b_, kb * kc + p, (jp * nr + v * 8, cols)),
+                        )
                 with b.loop("i", mr, unrolled=True) as i:
                     row = minimum(ib * mr + i, m - 1)
-                    b.call("toy.splat", window(av, 0, (0, 8)), window(a_, row, kb * kc + p))
+                    b.call("toy.splat", lanes(av, 0), window(a_, row, kb * kc + p))
                     with b.loop("v", nv, unrolled=True) as v:
-                        b.call("toy.fma", window(acc, i, v, (0, 8)), window(av, 0, (0, 8)), window(bv, v, (0, 8)))
-            with b.loop("i", mr, unrolled=True) as i, b.when(i.lt(rows)), b.loop("v", nv, unrolled=True) as v:
+                        b.call(
+                            "toy.fma",
+                            lanes(acc, i, v),
+                            lanes(av, 0),
+                            lanes(bv, v),
+                        )
+            with (
+                b.loop("i", mr, unrolled=True) as i,
+                b.when(i.lt(rows)),
+                b.loop("v", nv, unrolled=True) as v,
+            ):
                 cols = maximum(0, minimum(8, n - jp * nr - v * 8))
-                b.call("toy.store", window(c_, ib * mr + i, (jp * nr + v * 8, cols)), window(acc, i, v, (0, 8)))
+                b.call(
+                    "toy.store",
+                    window(c_, ib * mr + i, (jp * nr + v * 8, cols)),
+                    lanes(acc, i, v),
+                )
         if pack is not None:
             b.call("toy.barrier")
     params = (Param(a_, Io.IN), Param(b_, Io.IN), Param(c_, Io.OUT))
@@ -67,11 +93,15 @@ def _pack(b, pack, source, k0, kk, n, units):
     panels, _, nr = pack.shape
     t = b.alloc("t", F32, (1, 8), MemorySpace.REGISTER)
     unit = Var(UNIT)
-    with b.loop("q", (unit + 1) * panels // units, start=unit * panels // units) as q:
-        with b.loop("r", kk) as r, b.loop("w", nr // 8, unrolled=True) as w:
-            cols = maximum(0, minimum(8, n - q * nr - w * 8))
-            b.call("toy.load", window(t, 0, (0, 8)), window(source, k0 + r, (q * nr + w * 8, cols)))
-            b.call("toy.store", window(pack, q, r, (w * 8, 8)), window(t, 0, (0, 8)))
+    first, last = unit * panels // units, (unit + 1) * panels // units
+    with (
+        b.loop("q", last, start=first) as q,
+        b.loop("r", kk) as r,
+        b.loop("w", nr // 8, unrolled=True) as w,
+    ):
+        cols = maximum(0, minimum(8, n - q * nr - w * 8))
+        b.call("toy.load", lanes(t, 0), window(source, k0 + r, (q * nr + w * 8, cols)))
+        b.call("toy.store", window(pack, q, r, (w * 8, 8)), lanes(t, 0))
 
 
 def row_sum(rows, columns, *, units=1):
@@ -82,12 +112,17 @@ def row_sum(rows, columns, *, units=1):
     total = b.alloc("total", F32, (1, 8), MemorySpace.REGISTER)
     part = b.alloc("part", F32, (1, 8), MemorySpace.REGISTER)
     with b.loop("r", (unit + 1) * rows // units, start=unit * rows // units) as r:
-        b.call("toy.fill", window(total, 0, (0, 8)), 0.0)
+        b.call("toy.fill", lanes(total, 0), 0.0)
         with b.loop("j", columns, step=8) as j:
-            b.call("toy.load", window(part, 0, (0, 8)), window(x, r, (j, minimum(8, columns - j))))
-            b.call("toy.add", window(total, 0, (0, 8)), window(total, 0, (0, 8)), window(part, 0, (0, 8)))
-        b.call("toy.sum", window(total, 0, (0, 8)), window(total, 0, (0, 8)))
-        b.call("toy.store.one", window(y, r), window(total, 0, (0, 8)))
+            b.call("toy.load", lanes(part, 0), window(x, r, (j, minimum(8, columns - j))))
+            b.call(
+                "toy.add",
+                lanes(total, 0),
+                lanes(total, 0),
+                lanes(part, 0),
+            )
+        b.call("toy.sum", lanes(total, 0), lanes(total, 0))
+        b.call("toy.store.one", window(y, r), lanes(total, 0))
     return Module((b.kernel("row_sum", (Param(x, Io.IN), Param(y, Io.OUT)), units),))
 
 
@@ -99,21 +134,16 @@ def prepared(rows, columns):
     first = Builder()
     t = first.alloc("t", F32, (1, 8), MemorySpace.REGISTER)
     with first.loop("r", rows) as r, first.loop("j", columns, step=8) as j:
-        first.call("toy.load", window(t, 0, (0, 8)), window(w, r, (j, minimum(8, columns - j))))
-        first.call("toy.store", window(p, r, (j, 8)), window(t, 0, (0, 8)))
+        first.call("toy.load", lanes(t, 0), window(w, r, (j, minimum(8, columns - j))))
+        first.call("toy.store", window(p, r, (j, 8)), lanes(t, 0))
     b = Builder()
     s = b.alloc("s", F32, (2, 8), MemorySpace.REGISTER)
     with b.loop("r", rows) as r, b.loop("j", columns, step=8) as j:
         cols = minimum(8, columns - j)
-        b.call("toy.load", window(s, 0, (0, 8)), window(x, r, (j, cols)))
-        b.call("toy.load.aligned", window(s, 1, (0, 8)), window(p, r, (j, 8)))
-        b.call("toy.add", window(s, 0, (0, 8)), window(s, 0, (0, 8)), window(s, 1, (0, 8)))
-        b.call("toy.store", window(y, r, (j, cols)), window(s, 0, (0, 8)))
+        b.call("toy.load", lanes(s, 0), window(x, r, (j, cols)))
+        b.call("toy.load.aligned", lanes(s, 1), window(p, r, (j, 8)))
+        b.call("toy.add", lanes(s, 0), lanes(s, 0), lanes(s, 1))
+        b.call("toy.store", window(y, r, (j, cols)), lanes(s, 0))
     prepare = first.kernel("pack", (Param(w, Io.IN), Param(p, Io.OUT)), 1)
     main = b.kernel("main", (Param(x, Io.IN), Param(p, Io.PREPARED), Param(y, Io.OUT)), 1)
     return Module((prepare, main))
-
-
-def kernel_of(module) -> Kernel:
-    """The main kernel."""
-    return module.main

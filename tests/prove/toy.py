@@ -7,9 +7,7 @@ from tfsearch.ir.tir.nodes import MemorySpace
 from tfsearch.prove.limits import Limits
 
 LANES = 8
-MEMORY = frozenset(
-    {MemorySpace.GLOBAL, MemorySpace.SCRATCH, MemorySpace.LOCAL, MemorySpace.SHARED}
-)
+MEMORY = frozenset({MemorySpace.GLOBAL, MemorySpace.SCRATCH, MemorySpace.LOCAL, MemorySpace.SHARED})
 REGISTER = frozenset({MemorySpace.REGISTER})
 
 
@@ -71,20 +69,28 @@ def _nothing(ops):
 
 
 W, R, U = Access.WRITE, Access.READ, Access.UPDATE
+DST, A, B = (_spec(name, access, REGISTER) for name, access in (("dst", W), ("a", R), ("b", R)))
+PART = _spec("src", R, MEMORY, partial=(True,))
+WHOLE = _spec("src", R, MEMORY, alignment=32)
+ONE = _spec("src", R, MEMORY, (1,))
+OUT = _spec("dst", W, MEMORY, partial=(True,))
+OUT_ONE = _spec("dst", W, MEMORY, (1,))
+VALUE = OperandSpec("value", R, DType.F32, (), frozenset())
+ACC = _spec("acc", U, REGISTER)
 ATOMS = (
-    _atom("load", Kind.LOAD, "", (_spec("dst", W, REGISTER), _spec("src", R, MEMORY, partial=(True,))), _load, pipe="load"),
-    _atom("load.aligned", Kind.LOAD, "a", (_spec("dst", W, REGISTER), _spec("src", R, MEMORY, alignment=32)), _load, pipe="load"),
-    _atom("store", Kind.STORE, "", (_spec("dst", W, MEMORY, partial=(True,)), _spec("src", R, REGISTER)), _store, pipe="store"),
-    _atom("store.one", Kind.STORE, "one", (_spec("dst", W, MEMORY, (1,)), _spec("src", R, REGISTER)), _store_one, pipe="store"),
-    _atom("splat", Kind.SPLAT, "", (_spec("dst", W, REGISTER), _spec("src", R, MEMORY, (1,))), _splat, pipe="load"),
-    _atom("fill", Kind.FILL, "", (_spec("dst", W, REGISTER), OperandSpec("value", R, DType.F32, (), frozenset())), _fill),
-    _atom("fma", Kind.MMA, "", (_spec("acc", U, REGISTER), _spec("a", R, REGISTER), _spec("b", R, REGISTER)), _fma, flops=16),
-    _atom("add", Kind.MAP, "add", (_spec("dst", W, REGISTER), _spec("a", R, REGISTER), _spec("b", R, REGISTER)), _add, flops=8),
-    _atom("sum", Kind.REDUCE, "add", (_spec("dst", W, REGISTER), _spec("src", R, REGISTER)), _sum, flops=8),
+    _atom("load", Kind.LOAD, "", (DST, PART), _load, pipe="load"),
+    _atom("load.aligned", Kind.LOAD, "aligned", (DST, WHOLE), _load, pipe="load"),
+    _atom("store", Kind.STORE, "", (OUT, A), _store, pipe="store"),
+    _atom("store.one", Kind.STORE, "one", (OUT_ONE, A), _store_one, pipe="store"),
+    _atom("splat", Kind.SPLAT, "", (DST, ONE), _splat, pipe="load"),
+    _atom("fill", Kind.FILL, "", (DST, VALUE), _fill),
+    _atom("fma", Kind.MMA, "", (ACC, A, B), _fma, flops=16),
+    _atom("add", Kind.MAP, "add", (DST, A, B), _add, flops=8),
+    _atom("sum", Kind.REDUCE, "add", (DST, A), _sum, flops=8),
     _atom("barrier", Kind.SYNC, "", (), _nothing, pipe="sync", sync="unit_barrier"),
-    _atom("prefetch", Kind.HINT, "", (_spec("src", R, MEMORY, (1,)),), _nothing, pipe="load"),
-    _atom("wide", Kind.MAP, "wide", (_spec("dst", W, REGISTER),), _fill, features=("avx9",)),
-)  # fmt: skip
+    _atom("prefetch", Kind.HINT, "", (ONE,), _nothing, pipe="load"),
+    _atom("wide", Kind.MAP, "wide", (DST,), _fill, features=("avx9",)),
+)
 TABLE = AtomTable(ATOMS, {"base"})
 LIMITS = Limits(
     {

@@ -46,17 +46,21 @@ class Written:
         for name, keys in state.items():
             self._written[name] = self._written.get(name, frozenset()) | keys
 
-    def call(self, site: CallSite) -> Iterator[tuple[str, str]]:
-        """(code, message) for reads of what is certainly unwritten; then the call's writes."""
-        if site.atom.computes.kind is not Kind.HINT:
-            for operand in site.windows:
-                if operand.spec.access is not Access.WRITE and self._certain(site, operand):
-                    name = operand.buffer.name
-                    yield (
-                        "tir.read-unwritten",
-                        f"operand {operand.spec.name} of {site.atom.id} reads {name}, which "
-                        f"nothing has written there",
-                    )
+    def reads(self, site: CallSite) -> Iterator[tuple[str, str]]:
+        """(code, message) for reads of what is certainly unwritten."""
+        if site.atom.computes.kind is Kind.HINT:
+            return
+        for operand in site.windows:
+            if operand.spec.access is not Access.WRITE and self._certain(site, operand):
+                name = operand.buffer.name
+                yield (
+                    "tir.read-unwritten",
+                    f"operand {operand.spec.name} of {site.atom.id} reads {name}, which "
+                    f"nothing has written there",
+                )
+
+    def writes(self, site: CallSite) -> None:
+        """Note what a call writes."""
         for operand in site.windows:
             name = operand.buffer.name
             if operand.spec.access is not Access.READ:

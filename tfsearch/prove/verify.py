@@ -102,7 +102,7 @@ def _findings(kernel: Kernel, atoms: AtomTable, limits: Limits) -> list[Finding]
     found = checker.found
     if not found:
         found.extend(checker.written.unwritten_outputs())
-    if not any(code == "tir.buffer-empty" for code, _, _ in found):
+    if not any(code in ("tir.buffer-empty", "tir.buffer-layout") for code, _, _ in found):
         found.extend(capacity_findings(kernel, limits))
     return found
 
@@ -120,6 +120,7 @@ class _Checker:
         self.found: list[Finding] = []
         self._signatures: set[tuple[str | None, ...]] = set()
         self._legal: set[tuple[object, ...]] = set()
+        self._broken: set[str] = set()
 
     def block(self, block: Block, prefix: Path, offset: int, divergent: str) -> None:
         """Check a block; names it introduces end with it."""
@@ -194,14 +195,17 @@ class _Checker:
         self._apply(CALL_RULES, site)
         if len(self.found) == before:
             self._legal.update(keys)
-            for code, message in self.written.call(site):
+            for code, message in self.written.reads(site):
                 self._refuse(code, path, message)
+        self.written.writes(site)
 
     def _resolve(self, call: Call, atom: Atom, path: Path) -> tuple[Resolved, ...] | None:
         out: list[Resolved] = []
         for operand, spec in zip(call.operands, atom.operands, strict=True):
             if isinstance(operand, Window):
                 buffer = operand.buffer
+                if buffer.name in self._broken:
+                    return None
                 if self.visible.get(buffer.name) is not buffer and not self._known(buffer, path):
                     return None
                 starts = self._forms(operand.starts, path)
@@ -305,7 +309,10 @@ class _Checker:
         if buffer.name in self.declared or buffer.name in self.scope.names:
             text = f"the name {buffer.name} is taken; every buffer of a kernel has its own"
             self._refuse("tir.name-duplicate", path, text)
+        before = len(self.found)
         self._apply(ALLOC_RULES, self._site(statement, path, divergent))
+        if len(self.found) != before:
+            self._broken.add(buffer.name)
         self.declared.add(buffer.name)
         self.visible[buffer.name] = buffer
         self.written.alloc(buffer, path)
