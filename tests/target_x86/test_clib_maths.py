@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import math
+from functools import cache
 
 import numpy as np
 import pytest
@@ -66,20 +67,28 @@ class Built:
         return mapped(self.lib, f"map_{fn}_{kind}x{width}", x, x.dtype)
 
 
+@pytest.fixture(scope="module")
+def make(tmp_path_factory):
+    """Builds each driver once."""
+
+    @cache
+    def made(compiler: str, isa: Isa) -> Built:
+        require(compiler, isa)
+        lib = load(tmp_path_factory.mktemp("maths"), driver(isa), compiler, isa.flags)
+        return Built(lib, isa, (compiler, isa) == usable_builds()[0])
+
+    return made
+
+
 @pytest.fixture(scope="module", params=BUILDS, ids=build_ids())
-def built(request, tmp_path_factory) -> Built:
-    compiler, isa = request.param
-    require(compiler, isa)
-    lib = load(tmp_path_factory.mktemp("maths"), driver(isa), compiler, isa.flags)
-    return Built(lib, isa, (compiler, isa) == usable_builds()[0])
+def built(request, make) -> Built:
+    return make(*request.param)
 
 
 @pytest.fixture(scope="module")
-def reference_build(tmp_path_factory) -> Built:
+def reference_build(make) -> Built:
     """The scalar build without any vector unit."""
-    require("gcc")
-    folder = tmp_path_factory.mktemp("scalar")
-    return Built(load(folder, driver(BASELINE), "gcc", BASELINE.flags), BASELINE, False)
+    return make("gcc", BASELINE)
 
 
 def exact(fn: str, x: np.ndarray) -> np.ndarray:
