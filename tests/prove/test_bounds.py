@@ -16,7 +16,7 @@ from tfsearch.prove.verify import verify
 WINDOW_CODES = {"tir.window-bounds", "tir.window-unproved"}
 
 
-@settings(max_examples=250, deadline=None)
+@settings(max_examples=120, deadline=None)
 @given(nests())
 def test_a_window_is_refused_exactly_when_it_can_leave_its_buffer(kernel):
     refusals = verify(kernel, TABLE, LIMITS)
@@ -28,7 +28,7 @@ def test_a_window_is_refused_exactly_when_it_can_leave_its_buffer(kernel):
     assert "tir.window-unproved" not in codes
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(nests())
 def test_a_region_is_called_unreached_only_when_it_is(kernel):
     codes = {refusal.code for refusal in verify(kernel, TABLE, LIMITS)}
@@ -36,7 +36,7 @@ def test_a_region_is_called_unreached_only_when_it_is(kernel):
     assert brute(kernel)[0] == 0
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(nests())
 def test_without_any_budget_nothing_illegal_is_accepted(kernel):
     limits = Limits(LIMITS.capacity, LIMITS.register_bytes, enumeration_points=0)
@@ -46,7 +46,7 @@ def test_without_any_budget_nothing_illegal_is_accepted(kernel):
         assert codes & WINDOW_CODES
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(st.data())
 def test_symbolic_bounds_hold_at_every_point(data):
     scope, names, values = Scope(3), [UNIT], [{UNIT: unit} for unit in range(3)]
