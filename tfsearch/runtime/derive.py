@@ -1,0 +1,188 @@
+"""From arrays to the workload that they ask for: dimensions, types, layouts, alignment."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from tfsearch.core.errors import RequestError
+from tfsearch.ir.dtypes import DType
+from tfsearch.ir.hir.builtins import BUILTINS, Builtin, OptionKind, parse_option
+from tfsearch.ir.hir.named import CLASSES, named_workload
+from tfsearch.ir.hir.program import Input, Op, Program
+from tfsearch.ir.hir.types import Range, TensorType
+from tfsearch.ir.workload import Workload
+from tfsearch.runtime.arrays import Array, element_strides
+
+LARGEST = 1 << 40
+
+Options = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Derived:
+    """A workload, and which of the arrays are handed over with their last two axes swapped."""
+
+    workload: Workload
+    swapped: tuple[bool, ...]
+
+
+def derive(op: str, arrays: Sequence[Array], options: Options) -> Derived:
+    """The workload that these arrays ask for; ``options`` are the op's and the classes.
+
+    An input stored transposed is asked for through the op's ``trans_`` option where it has one,
+    other layouts as strides. ``RequestError`` when the arrays do not fit the op or one another.
+    """
+    if op not in BUILTINS:
+        workload = named_workload(op, options)
+        _count(op, workload.program, arrays)
+        return Derived(_with_strides(workload, arrays), (False,) * len(arrays))
+    builtin = BUILTINS[op]
+    known = {option.name: option for option in builtin.options}
+    given = {name: value for name, value in options.items() if name not in CLASSES}
+    for name in given:
+        if name not in known or known[name].kind is OptionKind.DIM or name == "dtype":
+            own = [o.name for o in builtin.options if o.kind is not OptionKind.DIM]
+            raise RequestError(
+                "workload.unknown-option",
+                f"{op} on arrays has no option {name!r}; its options: {', '.join(own[1:])}",
+            )
+    if not arrays:
+        raise RequestError("array.count", f"{op} takes arrays, none were given")
+    dtype = _dtype(op, arrays[0])
+    dims, program = _dims(builtin, arrays, given, dtype)
+    swapped = tuple(
+        f"trans_{item.name}" in known and _is_transposed(item.name, array)
+        for item, array in zip(program.inputs, arrays, strict=True)
+    )
+    turned = [a.swapaxes(-1, -2) if s else a for a, s in zip(arrays, swapped, strict=True)]
+    final = dict(given)
+    for item, swap in zip(program.inputs, swapped, strict=True):
+        if swap:
+            option = known[f"trans_{item.name}"]
+            final[option.name] = not parse_option(op, option, final.get(option.name, False))
+    classes = {name: value for name, value in options.items() if name in CLASSES}
+    named = {name: value for name, value in final.items() if not _is_off(builtin, name, value)}
+    workload = named_workload(op, {**dims, "dtype": dtype.value, **named, **classes})
+    _types(op, workload.program, turned)
+    return Derived(_with_strides(workload, turned), swapped)
+
+
+def _is_off(builtin: Builtin, name: str, value: Any) -> bool:
+    """Whether an option says what leaving it out says too."""
+    option = next(o for o in builtin.options if o.name == name)
+    return value is None or (
+        option.kind is OptionKind.BOOL and not parse_option(builtin.name, option, value)
+    )
+
+
+def _dtype(op: str, array: Array) -> DType:
+    try:
+        found = DType.of_numpy(array.dtype)
+    except KeyError:
+        found = DType.BOOL
+    if found is DType.BOOL:
+        names = ", ".join(d.value for d in DType if d is not DType.BOOL)
+        raise RequestError("array.dtype", f"{op} has no kernels for {array.dtype}; it has {names}")
+    return found
+
+
+def _dims(
+    builtin: Builtin, arrays: Sequence[Array], given: Options, dtype: DType
+) -> tuple[dict[str, int], Program]:
+    """Sizes of the op's dimensions, read off the arrays' shapes, and the program's signature."""
+    dims = [o for o in builtin.options if o.kind is OptionKind.DIM]
+    required = [o.name for o in dims if o.required]
+    attempts = [required]
+    if len(required) != len(dims):
+        attempts.append([o.name for o in dims])
+    first: RequestError | None = None
+    for names in attempts:
+        program = _signature(builtin, names, given, dtype)
+        try:
+            return _unify(builtin.name, program, arrays), program
+        except RequestError as error:
+            ranks = [array.ndim for array in arrays] == [i.type.rank for i in program.inputs]
+            first = error if first is None or ranks else first
+    assert first is not None
+    raise first
+
+
+def _signature(builtin: Builtin, names: Sequence[str], given: Options, dtype: DType) -> Program:
+    """The program with every dimension open."""
+    parsed: dict[str, Any] = {name: Range(name, 1, LARGEST) for name in names}
+    for option in builtin.options:
+        value = given.get(option.name)
+        if value is not None:
+            parsed[option.name] = parse_option(builtin.name, option, value)
+    return builtin.build(dtype=dtype, **parsed)
+
+
+def _count(op: str, program: Program, arrays: Sequence[Array]) -> None:
+    if len(arrays) != len(program.inputs):
+        raise RequestError(
+            "array.count",
+            f"{op} takes {len(program.inputs)} arrays ({', '.join(program.input_names)}), "
+            f"{len(arrays)} were given",
+        )
+
+
+def _unify(op: str, program: Program, arrays: Sequence[Array]) -> dict[str, int]:
+    _count(op, program, arrays)
+    dims: dict[str, int] = {}
+    for item, array in zip(program.inputs, arrays, strict=True):
+        wanted = ",".join(d.name if isinstance(d, Range) else str(d) for d in item.type.shape)
+        if array.ndim != item.type.rank:
+            raise RequestError(
+                "array.shape",
+                f"argument {item.name!r} must have shape [{wanted}], it has {list(array.shape)}",
+            )
+        for dim, size in zip(item.type.shape, array.shape, strict=True):
+            if size < 1:
+                raise RequestError(
+                    "array.shape", f"argument {item.name!r} has an empty shape {list(array.shape)}"
+                )
+            expected = dims.setdefault(dim.name, size) if isinstance(dim, Range) else dim
+            if size != expected:
+                name = f"{dim.name} = {expected}" if isinstance(dim, Range) else str(dim)
+                raise RequestError(
+                    "array.shape",
+                    f"argument {item.name!r} must have shape [{wanted}] with {name}, it has "
+                    f"{list(array.shape)}",
+                )
+    return dims
+
+
+def _is_transposed(name: str, array: Array) -> bool:
+    """Whether the last two axes are stored the other way round, and densely so along the rows."""
+    if array.ndim < 2:
+        return False
+    strides = element_strides(name, array)
+    return strides[-1] != 1 and strides[-2] == 1 and strides[-1] >= array.shape[-2]
+
+
+def _types(op: str, program: Program, arrays: Sequence[Array]) -> None:
+    for item, array in zip(program.inputs, arrays, strict=True):
+        if array.dtype != item.type.dtype.numpy:
+            raise RequestError(
+                "array.dtype",
+                f"argument {item.name!r} of {op} must be {item.type.dtype.value}, it is "
+                f"{array.dtype}",
+            )
+
+
+def _with_strides(workload: Workload, arrays: Sequence[Array]) -> Workload:
+    """The workload with the arrays' own strides as the layouts of its inputs."""
+    program = workload.program
+    inputs: list[Input] = []
+    ops: list[Op] = list(program.ops)
+    for index, (item, array) in enumerate(zip(program.inputs, arrays, strict=True)):
+        kind = item.type
+        if kind.shape == array.shape:
+            kind = TensorType(kind.dtype, kind.shape, element_strides(item.name, array))
+        inputs.append(Input(item.name, kind))
+        ops[index] = replace(ops[index], type=kind)
+    if tuple(inputs) == program.inputs:
+        return workload
+    return replace(workload, program=replace(program, inputs=tuple(inputs), ops=tuple(ops)))

@@ -1,0 +1,237 @@
+"""``tfsearch.op("gemm")(a, b)``: dispatch by shape to recorded kernels."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from tfsearch.core import settings as core_settings
+from tfsearch.core.errors import NotRecordedError, RequestError, UnavailableError
+from tfsearch.core.records import ServedBy
+from tfsearch.core.settings import Settings
+from tfsearch.ir.hir.builtins import BUILTINS
+from tfsearch.ir.hir.named import CLASSES
+from tfsearch.ir.workload import Workload
+from tfsearch.runtime.arrays import (
+    Array,
+    alignment_of,
+    as_host,
+    element_strides,
+    empty,
+    like,
+)
+from tfsearch.runtime.derive import Derived, derive
+from tfsearch.runtime.kernel import Fallback, Kernel, Out
+from tfsearch.runtime.serve import serve, split_options
+from tfsearch.runtime.serving import Question, check_allow, opened
+
+MOST_ALIGNMENT = 64
+
+_Shape = tuple[Any, ...]
+
+
+@dataclass(frozen=True)
+class _Route:
+    """What serves arrays of one kind.
+
+    ``swapped``: arrays handed over with their last two axes swapped; ``staged``: the kernel
+    relies on more alignment than the arrays have, so those are copied to aligned memory first.
+    """
+
+    kernel: Kernel | Fallback
+    swapped: tuple[bool, ...]
+    staged: bool = False
+
+
+class Operator:
+    """An op that picks the recorded kernel for the arrays it is called with.
+
+    The first call with arrays of some shapes, types, layouts and alignment asks the database;
+    later ones find the kernel in memory, until :meth:`clear`. Several threads may call it at once.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        db: str | None = None,
+        allow: Sequence[str] = (),
+        fallback: Callable[..., Any] | None = None,
+        **options: Any,
+    ) -> None:
+        self.name = name
+        self.fallback = fallback
+        self._db = db
+        self._allow = check_allow(allow)
+        if "alignment" in options:
+            raise RequestError(
+                "workload.alignment", "an operator takes the alignment from its arrays"
+            )
+        self._question, options = split_options(options)
+        self._classes = {n: options.pop(n) for n in list(options) if n in CLASSES}
+        self._options = options
+        self._routes: dict[_Shape, _Route] = {}
+        self._last = threading.local()
+        if name not in BUILTINS and ":" not in name:
+            raise RequestError(
+                "workload.unknown-op", f"unknown op {name!r}; known ops: {', '.join(BUILTINS)}"
+            )
+
+    def __repr__(self) -> str:
+        return f"<Operator {self.name}>"
+
+    @property
+    def served_by(self) -> ServedBy | None:
+        """Which step served this thread's last call; None before the first."""
+        return getattr(self._last, "served_by", None)
+
+    def __call__(
+        self,
+        *arrays: Any,
+        out: Out = None,
+        fallback: Callable[..., Any] | None = None,
+        **options: Any,
+    ) -> Any:
+        """Compute the op on arrays.
+
+        ``options`` are the op's that are no dimension (``trans_b=True``). ``fallback`` is called
+        with the arrays when no kernel is recorded; without one that is a ``NotRecordedError``
+        that says what the nearest record differs in. ``RequestError`` for arrays that do not
+        fit. Outputs are of the kind of the first array; ``out`` is written to and returned.
+        """
+        hosts = [as_host(f"#{i}", a) for i, a in enumerate(arrays)]
+        key = self._key(hosts, out, options, fallback)
+        route = self._routes.get(key)
+        if route is None:
+            route = self._find(hosts, out, options, fallback)
+            self._routes[key] = route
+        kernel = route.kernel
+        self._last.served_by = kernel.served_by
+        if isinstance(kernel, Fallback):
+            return kernel(*arrays, out=out)
+        if route.staged or any(route.swapped):
+            return self._indirect(route, kernel, arrays, hosts, out)
+        return kernel(*arrays, out=out)
+
+    def kernel(self, *arrays: Any, **options: Any) -> Kernel | Fallback:
+        """The kernel that a call with these arrays uses; errors as in a call."""
+        hosts = [as_host(f"#{i}", a) for i, a in enumerate(arrays)]
+        return self._find(hosts, None, options, None).kernel
+
+    def clear(self) -> None:
+        """Forget what was found, so that newly recorded kernels are seen."""
+        self._routes.clear()
+
+    def _key(
+        self, hosts: Sequence[Array], out: Out, options: dict[str, Any], fallback: Any
+    ) -> _Shape:
+        place = MOST_ALIGNMENT
+        parts: list[Any] = []
+        for a in hosts:
+            place |= a.__array_interface__["data"][0]
+            parts.append((a.shape, a.dtype, a.strides))
+        if out is not None:
+            for a in out if isinstance(out, (tuple, list)) else (out,):
+                place |= as_host("out", a).__array_interface__["data"][0]
+        parts.append(place & -place)
+        if options or fallback is not None:
+            parts.append((tuple(sorted(options.items())), fallback))
+        return tuple(parts)
+
+    def _find(
+        self, hosts: Sequence[Array], out: Out, options: dict[str, Any], fallback: Any
+    ) -> _Route:
+        """Ask for the workload at the arrays' alignment, then at lower ones, then staged."""
+        own = fallback or self.fallback
+        derived = derive(self.name, hosts, {**self._options, **options, **self._classes})
+        settings = core_settings.load(self._db)
+        have = min(alignment_of(a, MOST_ALIGNMENT) for a in [*hosts, *_outs(out)])
+        for alignment in _recorded(derived.workload, have, settings):
+            try:
+                found = serve(self._asked(derived, alignment), settings)
+            except NotRecordedError:
+                continue  # recorded for another device or compiler
+            except UnavailableError:
+                if own is None:
+                    raise
+                continue
+            return _Route(found, derived.swapped, staged=alignment > have)
+        asked = self._asked(derived, have)
+        return _Route(serve(asked, settings, allow=self._allow, fallback=own), derived.swapped)
+
+    def _asked(self, derived: Derived, alignment: int) -> Question:
+        workload = replace(derived.workload, alignment=alignment)
+        return Question(workload, **self._question)
+
+    def _indirect(
+        self,
+        route: _Route,
+        kernel: Kernel,
+        arrays: Sequence[Any],
+        hosts: Sequence[Array],
+        out: Out,
+    ) -> Any:
+        """A call with some arrays transposed back, or copied to aligned memory."""
+        turned = [
+            a.swapaxes(-1, -2) if swap else a for a, swap in zip(hosts, route.swapped, strict=True)
+        ]
+        if not route.staged:
+            result = kernel(*turned, out=out)
+        else:
+            turned = [_aligned(a) for a in turned]
+            made = kernel(*turned)
+            results = made if isinstance(made, tuple) else (made,)
+            for target, value in zip(_outs(out), results, strict=False):
+                target[...] = value
+            result = made if out is None else out
+        if out is not None:
+            return out
+        if isinstance(result, tuple):
+            return tuple(like(arrays[0], a) for a in result)
+        return like(arrays[0], result)
+
+
+_CLASSES = (64, 32, 16, 8, 4, 2, 1)
+
+
+def _recorded(workload: Workload, have: int, settings: Settings) -> list[int]:
+    """Alignment classes that the workload is recorded for: at most ``have`` first, best first."""
+    order = [c for c in _CLASSES if c <= have] + [c for c in reversed(_CLASSES) if c > have]
+    try:
+        with opened(settings) as store:
+            return [
+                c for c in order if store.workload(replace(workload, alignment=c).key) is not None
+            ]
+    except NotRecordedError:
+        return []  # no database yet
+
+
+def _outs(out: Out) -> list[Array]:
+    if out is None:
+        return []
+    return [as_host("out", a) for a in (out if isinstance(out, (tuple, list)) else (out,))]
+
+
+def _aligned(array: Array) -> Array:
+    """The array, or a copy of the same layout at an aligned address."""
+    if alignment_of(array, MOST_ALIGNMENT) == MOST_ALIGNMENT:
+        return array
+    strides = element_strides("", array)
+    span = 1 + sum(s * (n - 1) for s, n in zip(strides, array.shape, strict=True))
+    flat = empty((span,), array.dtype)
+    copy = np.lib.stride_tricks.as_strided(flat, array.shape, array.strides)
+    copy[...] = array
+    return copy
+
+
+def op(name: str, **options: Any) -> Operator:
+    """An op to call on arrays, such as ``op("gemm")(a, b, trans_b=True)``; see :class:`Operator`.
+
+    ``options``: ``db``, ``allow``, ``fallback``, what :func:`tfsearch.lookup` takes
+    (``target``, ``toolchain``, ``flags``, …), and options of the op that hold for every call.
+    """
+    return Operator(name, **options)

@@ -1,0 +1,356 @@
+"""From a question to a loaded kernel: which record answers it, and where its executable is."""
+
+from __future__ import annotations
+
+import contextlib
+import tempfile
+from collections.abc import Generator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tfsearch.core import settings as core_settings
+from tfsearch.core.errors import (
+    NotRecordedError,
+    NotSavedError,
+    RequestError,
+    TfsearchError,
+    UnavailableError,
+)
+from tfsearch.core.launch import LaunchSpec
+from tfsearch.core.records import BuildRecord, ServedBy, Status, Trial
+from tfsearch.core.settings import Settings
+from tfsearch.db.artifacts import ArtifactStore
+from tfsearch.db.records import BestQuery, Nearest, StoredTrial
+from tfsearch.ir.workload import Workload
+from tfsearch.measure.protocols import Loaded, Runner
+from tfsearch.plugin import identity, registry
+from tfsearch.plugin.target import Compiler, Device, Problem, Source, Target
+from tfsearch.runtime.kernel import Kernel, KernelRecord
+
+if TYPE_CHECKING:
+    from tfsearch.db import Store
+
+COMPILE_TIMEOUT_S = 120.0
+COMPILE_MEMORY_BYTES = 4 << 30
+
+
+@dataclass(frozen=True)
+class Question:
+    """What is asked for. Everything here changes which record answers."""
+
+    workload: Workload
+    target: str | None = None
+    device: str | None = None
+    toolchain: str | None = None
+    flags: tuple[str, ...] = ()
+    macros: tuple[str, ...] = ()
+    protocol: str = "warm"
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a question is asked: the target, device and compiler it comes down to here.
+
+    ``compiler`` is None when there is none, and ``no_compiler`` then says why and how to get one.
+    """
+
+    question: Question
+    target: Target
+    device: Device
+    compiler: Compiler | None
+    no_compiler: str
+    settings: Settings
+
+    @property
+    def artifacts(self) -> ArtifactStore:
+        """This user's own artifact store."""
+        return ArtifactStore(self.settings.artifacts)
+
+    def problem(self) -> Problem:
+        """The workload bound to the target."""
+        return self.target.problem(self.question.workload, self.device)
+
+    def query(self, workload: Workload | None = None) -> BestQuery:
+        """The question for the database."""
+        question = self.question
+        return identity.best_query(
+            (workload or question.workload).record,
+            self.target,
+            self.device,
+            self.compiler,
+            question.flags,
+            question.macros,
+            question.protocol,
+        )
+
+
+@dataclass(frozen=True)
+class Found:
+    """A record that answers, what its build is made of, and its time in the latest final.
+
+    ``median_us`` and ``ci_us`` in microseconds; None when the final is not of this trial.
+    """
+
+    stored: StoredTrial
+    launch: LaunchSpec
+    source: Source | None
+    median_us: float | None = None
+    ci_us: tuple[float, float] | None = None
+
+    @property
+    def build(self) -> BuildRecord:
+        """The recorded build."""
+        build = self.stored.trial.build
+        assert build is not None
+        return build
+
+
+class Missed(NotRecordedError):
+    """No record answers; ``nearest`` says what the closest ones differ in."""
+
+    def __init__(self, place: Place, nearest: Sequence[Nearest]) -> None:
+        work = place.question.workload.record
+        dims = " ".join(f"{name}={value}" for name, value in work.dims.items())
+        text = (
+            f"no kernel is recorded for {work.op} {dims} dtype={work.dtype} on {place.target.name}"
+        )
+        if nearest:
+            shown = list(nearest[0].differs.items())[:3]
+            parts = [f"{name} is {_short(b)} there, {_short(a)} here" for name, (a, b) in shown]
+            text += f"; the nearest record differs: {'; '.join(parts)}"
+        super().__init__("lookup.not-recorded", f"{text}; run tfsearch tune")
+        self.nearest = tuple(nearest)
+
+
+def _short(value: object) -> str:
+    text = str(value)
+    return text if len(text) <= 40 else text[:37] + "…"
+
+
+def resolve(question: Question, settings: Settings | None = None) -> Place:
+    """Find the target, the device and the compiler of a question.
+
+    A compiler that the question names has to be there; without a name none is needed.
+    ``RequestError`` for unknown names and rejected flags, ``UnavailableError`` for an absent
+    device.
+    """
+    target = registry.get(question.target) if question.target else registry.best_present()
+    device = registry.device(target, question.device)
+    compiler: Compiler | None = None
+    reason = ""
+    try:
+        compiler = target.compiler(question.toolchain)
+        _ = compiler.record
+    except UnavailableError as error:
+        if question.toolchain is not None:
+            raise
+        compiler, reason = None, error.message
+    if compiler is not None:
+        compiler.check_flags(question.flags)
+    return Place(question, target, device, compiler, reason, settings or core_settings.load())
+
+
+@contextlib.contextmanager
+def opened(settings: Settings) -> Generator[Store]:
+    """The database, read only; ``NotRecordedError`` (``db.missing``) when there is none."""
+    from tfsearch.db import open_store
+
+    store = open_store(settings.database_url, create=False, read_only=True)
+    try:
+        yield store
+    finally:
+        store.close()
+
+
+def exact(place: Place, store: Store) -> Found:
+    """The record of exactly this question, if it still is what would be built now.
+
+    Raises :class:`Missed` otherwise.
+    """
+    query = place.query()
+    stored = store.best(query)
+    if stored is None:
+        raise Missed(place, store.nearest(query))
+    found, stale = _current(place, store, stored, query)
+    if found is not None:
+        return _with_times(found, query, store)
+    raise Missed(place, [stale, *store.nearest(query)][:3])
+
+
+def _current(
+    place: Place, store: Store, stored: StoredTrial, query: BestQuery
+) -> tuple[Found | None, Nearest]:
+    """The record or the one of an earlier final that holds, else how it differs."""
+    if place.compiler is None:
+        return _without_compiler(place, store, stored)
+    verdict = _verdict(place, place.compiler, store, stored.trial)
+    if verdict.current and verdict.source is not None:
+        return Found(stored, verdict.source.launch, verdict.source), _stale(stored, {})
+    if verdict.build is not None and "build.headers" in verdict.differs:
+        # A header changed after the latest final; perhaps it was like this before.
+        again = store.best(replace(query, headers=verdict.build.headers))
+        if again is not None:
+            second = _verdict(place, place.compiler, store, again.trial)
+            if second.current and second.source is not None:
+                return Found(again, second.source.launch, second.source), _stale(again, {})
+    return None, _stale(stored, verdict.differs)
+
+
+def _verdict(place: Place, compiler: Compiler, store: Store, trial: Trial) -> identity.Verdict:
+    return identity.still_current(
+        trial,
+        target=place.target,
+        problem=place.problem,
+        compiler=compiler,
+        flags=place.question.flags,
+        macros=place.question.macros,
+        store=store,
+        artifacts=place.artifacts,
+    )
+
+
+def _without_compiler(
+    place: Place, store: Store, stored: StoredTrial
+) -> tuple[Found | None, Nearest]:
+    """Only the source can be compared: today's generator has to give the recorded one."""
+    trial = stored.trial
+    assert trial.build is not None
+    key = trial.build.key
+    if trial.generator == place.target.generator_digest():
+        launch = store.launch(key.launch)
+        if launch is not None:
+            return Found(stored, launch, None), _stale(stored, {})
+    try:
+        source = identity.lowered_source(place.problem(), place.target.name, trial.schedule)
+    except UnavailableError:
+        raise
+    except TfsearchError as error:
+        return None, _stale(stored, {"schedule": (error.code, "ok")})
+    if (source.digest, source.launch.digest) == (key.source, key.launch):
+        return Found(stored, source.launch, source), _stale(stored, {})
+    return None, _stale(stored, {"build.source": (source.digest, key.source)})
+
+
+def _stale(stored: StoredTrial, differs: Mapping[str, tuple[object, object]]) -> Nearest:
+    measurement = stored.trial.measurement
+    return Nearest(differs, stored.id, 0.0 if measurement is None else measurement.median_us)
+
+
+def executable(place: Place, found: Found) -> Path:
+    """The record's executable in the user's own store, built again when it is not there.
+
+    ``UnavailableError`` when it has to be built and there is no compiler, or it fails.
+    """
+    store, digest = place.artifacts, found.build.artifact
+    try:
+        return store.path(digest)
+    except UnavailableError as error:
+        if place.compiler is None:
+            raise UnavailableError(
+                "lookup.no-compiler",
+                f"{error.message}; it cannot be built either: {place.no_compiler}",
+            ) from error
+    source = found.source or identity.lowered_source(
+        place.problem(), place.target.name, found.stored.trial.schedule
+    )
+    return build(place, place.compiler, source)
+
+
+def build(place: Place, compiler: Compiler, source: Source) -> Path:
+    """Compile a source into the user's own store (a temporary file where that cannot be written).
+
+    ``UnavailableError`` (``lookup.build-failed``) when the compiler fails.
+    """
+    folder = Path(tempfile.mkdtemp(prefix="tfsearch-build-"))
+    out = folder / "artifact"
+    outcome = compiler.compile(
+        source,
+        place.question.flags,
+        place.question.macros,
+        out,
+        timeout_s=COMPILE_TIMEOUT_S,
+        memory_bytes=COMPILE_MEMORY_BYTES,
+    )
+    if outcome.status is not Status.OK:
+        _remove(folder)
+        lines = outcome.log.strip().splitlines()
+        raise UnavailableError(
+            "lookup.build-failed",
+            f"the recorded schedule does not build here ({outcome.status.value}): "
+            f"{lines[0] if lines else 'no message'}",
+        )
+    store = place.artifacts
+    try:
+        kept = store.path(store.put_file(out))
+    except NotSavedError:
+        return out  # a read-only or full store: loaded from the private temporary folder
+    _remove(folder)
+    return kept
+
+
+def _remove(folder: Path) -> None:
+    import shutil
+
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+@cache
+def runner(path: str, selector: str) -> Runner:
+    """The target's loader in this process, made once for each device."""
+    module, _, name = path.partition(":")
+    return getattr(import_module(module), name)(selector)
+
+
+def load(target: Target, device: Device, artifact: Path, launch: LaunchSpec) -> Loaded:
+    """Load an executable; ``UnavailableError`` with the loader's message when it cannot."""
+    try:
+        return runner(target.runner, device.selector).load(artifact, launch)
+    except OSError as error:
+        raise UnavailableError(
+            "lookup.load", f"the kernel cannot be loaded on {device.record.name}: {error}"
+        ) from error
+
+
+def kernel_of(place: Place, found: Found, served_by: ServedBy) -> Kernel:
+    """The found record as a kernel to call."""
+    path = executable(place, found)
+    loaded = load(place.target, place.device, path, found.launch)
+    return Kernel(record_of(place.question.workload, found), loaded, served_by)
+
+
+def record_of(workload: Workload, found: Found) -> KernelRecord:
+    """What a kernel says about where it comes from."""
+    trial = found.stored.trial
+    measurement, verification = trial.measurement, trial.verification
+    median, interval = found.median_us, found.ci_us
+    if median is None and measurement is not None:
+        median, interval = measurement.median_us, measurement.ci_us
+    return KernelRecord(
+        workload=workload.record,
+        target=trial.schedule.target,
+        schedule=trial.schedule,
+        median_us=median,
+        ci_us=interval,
+        max_error=None if verification is None else verification.max_error,
+        trial=found.stored.id,
+        build=_build_json(found.build),
+    )
+
+
+def _build_json(build: BuildRecord) -> dict[str, Any]:
+    return {"key": build.key.key, "artifact": build.artifact, **build.key.key_fields()}
+
+
+def check_allow(allow: Sequence[str]) -> tuple[str, ...]:
+    """The steps beyond the exact one that a caller allows; ``RequestError`` for others."""
+    known = ("bucket", "model")
+    values = (allow,) if isinstance(allow, str) else tuple(allow)
+    for value in values:
+        if value not in known:
+            raise RequestError(
+                "lookup.allow", f"allow is a list of {' and '.join(known)}, not {value!r}"
+            )
+    return values
