@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.tune.faulty import FaultyTarget
+from tests.tune.faulty import FaultyTarget, TightTarget
 from tfsearch.core.settings import Settings
 from tfsearch.db import Store, open_store
 from tfsearch.ir.hir.builtins import build_workload
@@ -37,3 +37,10 @@ def faulty() -> Iterator[str]:
     registry.register("faulty", FaultyTarget)
     yield "faulty"
     registry.unregister("faulty")
+
+
+@pytest.fixture
+def tight() -> Iterator[str]:
+    registry.register("tight", TightTarget)
+    yield "tight"
+    registry.unregister("tight")

@@ -16,8 +16,8 @@ from tfsearch.core.launch import LaunchSpec
 from tfsearch.core.records import Status
 from tfsearch.ir.tir.nodes import Call, Module, Window
 from tfsearch.ir.workload import Workload
-from tfsearch.plugin.target import CompileOutcome, Compiler, Device, Problem, Source
-from tfsearch.space import Kind, Parameter, Point, RecipeSpace, Space
+from tfsearch.plugin.target import CompileOutcome, Compiler, Device, Prediction, Problem, Source
+from tfsearch.space import Kind, Parameter, Point, Points, RecipeSpace, Space
 from tfsearch.target.null import NullTarget
 from tfsearch.target.null.compiler import NullCompiler
 from tfsearch.target.null.problem import NullProblem
@@ -69,7 +69,22 @@ class FaultyTarget(NullTarget):
 
     def compiler(self, name: str | None) -> Compiler:
         super().compiler(name)
-        return FaultyCompiler()
+        return FaultyCompiler(self.name)
+
+
+class TightTarget(NullTarget):
+    """The null target with a bound just below each point's time."""
+
+    name = "tight"
+
+    def problem(self, workload: Workload, device: Device) -> Problem:
+        return TightProblem(workload, device)
+
+
+class TightProblem(NullProblem):
+    def predict(self, points: Points) -> Prediction:
+        found = super().predict(points)
+        return replace(found, bound_us=0.99 * found.estimate_us)
 
 
 class FaultyProblem(NullProblem):

@@ -60,7 +60,7 @@ class NullTarget:
 
     def compilers(self) -> Sequence[Compiler]:
         """The one writer of documents."""
-        return (NullCompiler(),)
+        return (NullCompiler(self.name),)
 
     def compiler(self, name: str | None) -> Compiler:
         """The writer; ``UnavailableError`` for any other name."""
@@ -68,7 +68,7 @@ class NullTarget:
             raise UnavailableError(
                 "toolchain.unknown", f"the null target has one toolchain, {NAME!r}, not {name!r}"
             )
-        return NullCompiler()
+        return NullCompiler(self.name)
 
     def problem(self, workload: Workload, device: Device) -> Problem:
         """Bind a workload; ``RequestError`` when a dimension is not a constant."""

@@ -21,7 +21,8 @@ FLAG = re.compile(r"-O[0-3]|-g|-f[a-z][a-z-]*")
 class NullCompiler:
     """Accepts ``-O0`` to ``-O3``, ``-g`` and ``-f…`` flags; they change the key, not the time."""
 
-    def __init__(self) -> None:
+    def __init__(self, target: str) -> None:
+        self._target = target
         program = keys.digest_bytes(Path(__file__).read_bytes())
         self.record = ToolchainRecord(NAME, VERSION, {"writer": program})
 
@@ -39,7 +40,7 @@ class NullCompiler:
         return BuildKey(
             source=source.digest,
             launch=source.launch.digest,
-            target="null",
+            target=self._target,
             features=source.features,
             flags=tuple(flags),
             macros=tuple(macros),
