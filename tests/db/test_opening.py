@@ -23,7 +23,7 @@ from tfsearch.core.errors import (
     UnavailableError,
 )
 from tfsearch.core.records import WorkloadRecord
-from tfsearch.db import Store, engine, open_store, upgrade_store
+from tfsearch.db import Store, engine, open_store, opening, upgrade_store
 
 
 def refused(kind: type[TfsearchError], code: str, url: str, **options) -> str:
@@ -330,6 +330,36 @@ def test_a_deleted_database_is_not_started_again_by_an_open_store(tmp_path: Path
     with pytest.raises(TfsearchError):
         store.put_workload(make.workload())
     assert not (tmp_path / "store.db").exists()
+
+
+def journal(path: Path) -> str:
+    return sqlite3.connect(path).execute("PRAGMA journal_mode").fetchone()[0]
+
+
+def test_a_new_database_has_a_write_ahead_log_and_durable_commits(tmp_path: Path):
+    store = open_store(f"sqlite:///{tmp_path}/store.db")
+    assert journal(tmp_path / "store.db") == "wal"
+    read = store._database.read
+    assert read(lambda c: c.exec_driver_sql("PRAGMA synchronous").scalar()) == 2
+    assert read(lambda c: c.exec_driver_sql("PRAGMA foreign_keys").scalar()) == 1
+
+
+@pytest.mark.parametrize("kind", ["nfs4", "fuse.sshfs", "9p"])
+def test_a_network_file_system_gets_no_write_ahead_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+):
+    monkeypatch.setattr(opening, "file_system", lambda path: kind)
+    store = open_store(f"sqlite:///{tmp_path}/store.db")
+    record = make.begun(store)
+    store.record_trial(make.trial(record))
+    assert journal(tmp_path / "store.db") == "delete"
+
+
+def test_the_file_system_of_a_path_is_known():
+    if not Path("/proc/self/mountinfo").exists():
+        pytest.skip("/proc/self/mountinfo is not there")
+    assert opening.file_system(Path("/proc/self/status")) == "proc"
+    assert opening.file_system(Path("/nowhere/at/all")) == opening.file_system(Path("/"))
 
 
 def test_a_path_with_odd_characters_works(tmp_path: Path):

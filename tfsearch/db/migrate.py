@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 from alembic import command
@@ -19,9 +20,9 @@ def config(connection: Connection) -> Config:
     """Alembic's configuration for an open connection; needs no ini file."""
     made = Config()
     made.set_main_option("script_location", _escaped(FOLDER))
-    made.set_main_option("path_separator", "newline")
-    made.set_main_option("version_path_separator", "newline")  # its name before Alembic 1.16
-    made.set_main_option("version_locations", "\n".join(map(_escaped, VERSION_FOLDERS)))
+    made.set_main_option("path_separator", "os")
+    made.set_main_option("version_path_separator", "os")  # its name before Alembic 1.16
+    made.set_main_option("version_locations", os.pathsep.join(map(_escaped, VERSION_FOLDERS)))
     made.attributes["connection"] = connection
     return made
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import re
 import sqlite3
 import stat
 import time
@@ -303,7 +304,8 @@ def file_system(path: Path) -> str:
     real, best = str(path.resolve()), ("", "")
     for line in table.read_text().splitlines():
         left, _, right = line.partition(" - ")
-        mount = left.split()[4].encode().decode("unicode_escape")
+        # The kernel writes blanks and backslashes in octal (proc(5), /proc/pid/mountinfo).
+        mount = re.sub(r"\\([0-7]{3})", lambda match: chr(int(match[1], 8)), left.split()[4])
         inside = real == mount or real.startswith(mount.rstrip("/") + "/")
         if inside and len(mount) >= len(best[0]):
             best = (mount, right.split()[0])
