@@ -42,7 +42,6 @@ from tfsearch.ir.tir.nodes import (
     Kernel,
     Let,
     LoopKind,
-    MemorySpace,
     Module,
     Operand,
     Role,
@@ -52,11 +51,11 @@ from tfsearch.ir.tir.nodes import (
 )
 from tfsearch.ir.tir.walk import Path
 
-WORDS = frozenset(
-    ("kernel", "units", "in", "out", "inout", "prepared", "alloc", "let", "for", "unrolled")
-    + ("if", "else", "role", "step", "unroll", "align", "strides", "min", "max", "and", "or")
-    + ("inf", "nan", *(space.value for space in MemorySpace))
-)
+_WORDS = """
+kernel units in out inout prepared alloc let for unrolled if else role step unroll align strides
+global scratch local register tile shared min max and or inf nan
+"""
+WORDS = frozenset(_WORDS.split())
 """Words that cannot stand unquoted as names."""
 
 PLAIN_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
