@@ -199,6 +199,22 @@ def _current(
     return None, _stale(stored, verdict.differs)
 
 
+def _with_times(found: Found, query: BestQuery, store: Store) -> Found:
+    final = store.latest_final(
+        query.workload.key,
+        target=query.target,
+        device_key=query.device.key,
+        toolchain=None if query.toolchain is None else query.toolchain.digest,
+        flags=query.flags,
+        protocol=query.protocol,
+        verifier=query.verifier,
+    )
+    for entry in final.final.entries if final is not None else ():
+        if entry.trial == found.stored.id:
+            return replace(found, median_us=entry.median_us, ci_us=entry.ci_us)
+    return found
+
+
 def _verdict(place: Place, compiler: Compiler, store: Store, trial: Trial) -> identity.Verdict:
     return identity.still_current(
         trial,
