@@ -27,6 +27,7 @@ from tfsearch.ir.tir.nodes import (
     Scalar,
     Stmt,
     Window,
+    tile_dims,
 )
 from tfsearch.ir.tir.walk import Path
 from tfsearch.prove.rules_control import BARRIER
@@ -256,12 +257,14 @@ class _Writer:
         starts = [self._part(expr, depth) for expr in window.starts]
         extents = [self._part(expr, depth) for expr in window.extents]
         box = "(" + "".join(f"({s}, {e})," for s, e in zip(starts, extents, strict=True)) + ")"
-        self._bounds(statement, index, buffer, spec, starts, extents, box, depth)
+        dims = tile_dims(window, len(spec.shape))
+        self._bounds(statement, index, buffer, spec, starts, extents, box, depth, dims)
         strides = buffer.dense_strides
-        row = all(e == "1" for e in extents[:-1]) and (strides[-1] == 1 or extents[-1] == "1")
-        if row:
+        run = dims[-1] if dims else 0
+        row = all(e == "1" for dim, e in enumerate(extents) if dim != run)
+        if row and (strides[run] == 1 or extents[run] == "1"):
             offset = self._offset(starts, strides, depth)
-            count = extents[-1]
+            count = extents[run]
             place = f"{offset}:{offset} + {count}"
             view = f"f{number}[{place}]"
             if len(spec.shape) != 1:
@@ -271,7 +274,7 @@ class _Writer:
             done = f"k{number}[{place}] = {self._filled(count)}"
             codes = f"tf{number}"
         else:
-            place, shape = self._slices(starts, extents, len(spec.shape))
+            place, shape = self._slices(starts, extents, len(spec.shape), dims)
             view = f"b{number}[{place}]{shape}"
             bad = f"not m{number}[{place}].all()"
             done = f"m{number}[{place}] = 1"
@@ -303,10 +306,12 @@ class _Writer:
         extents: list[str],
         box: str,
         depth: int,
+        dims: tuple[int, ...],
     ) -> None:
         tests: list[str] = []
         touched: list[str] = []
-        offset = len(extents) - len(spec.shape)
+        offset = len(spec.shape) - len(dims)
+        tiles = {dim: spec.shape[offset + place] for place, dim in enumerate(dims)}
         for dim, (start, extent, size) in enumerate(
             zip(starts, extents, buffer.shape, strict=True)
         ):
@@ -317,7 +322,7 @@ class _Writer:
             else:
                 tests.append(f"0 <= {start} and {start} + {extent} <= {size}")
                 touched.append(f"{extent} > 0")
-                tile = spec.shape[dim - offset] if dim >= offset else 1
+                tile = tiles.get(dim, 1)
                 self._emit(
                     depth,
                     f"if not 0 <= {extent} <= {tile}: hooks.outside({statement}, {index}, {box})",
@@ -352,16 +357,14 @@ class _Writer:
         self._emit(depth, f"{name} = {' + '.join([*parts, str(literal)] if literal else parts)}")
         return name
 
-    def _slices(self, starts: list[str], extents: list[str], rank: int) -> tuple[str, str]:
+    def _slices(
+        self, starts: list[str], extents: list[str], rank: int, dims: tuple[int, ...]
+    ) -> tuple[str, str]:
         parts: list[str] = []
-        kept = 0
         for dim, (start, extent) in enumerate(zip(starts, extents, strict=True)):
-            if extent == "1" and len(starts) - dim > rank:
-                parts.append(start)
-            else:
-                parts.append(f"{start}:{start} + {extent}")
-                kept += 1
-        shape = f"[{', '.join(['None'] * (rank - kept) + ['...'])}]" if rank > kept else ""
+            parts.append(f"{start}:{start} + {extent}" if dim in dims else start)
+        missing = rank - len(dims)
+        shape = f"[{', '.join(['None'] * missing + ['...'])}]" if missing > 0 else ""
         return ", ".join(parts), shape
 
     def _filled(self, count: str) -> str:

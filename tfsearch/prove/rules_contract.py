@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from math import gcd
 
 from tfsearch.atoms.contract import Access
-from tfsearch.ir.tir.nodes import Buffer, Io, Scalar, Window
+from tfsearch.ir.tir.nodes import Buffer, Io, Scalar, Window, tile_dims
 from tfsearch.prove.forms import ZERO, Form, combine
 from tfsearch.prove.points import enumerate_points
 from tfsearch.prove.site import CallSite, ResolvedWindow, Rule
@@ -86,20 +86,25 @@ def check_shape(site: CallSite) -> Iterable[str]:
     for operand in site.open:
         spec = operand.spec
         shape = spec.shape
-        missing = len(shape) - len(operand.extents)
-        extents = operand.extents if missing <= 0 else ((1, ()),) * missing + operand.extents
-        offset = len(extents) - len(shape)
-        for dim, extent in enumerate(extents):
-            size = 1 if dim < offset else shape[dim - offset]
-            partial = dim >= offset and bool(spec.partial) and spec.partial[dim - offset]
+        dims = tile_dims(operand.window, len(shape))
+        if len(dims) > len(shape):
+            out.append(
+                f"operand {spec.name} of {site.atom.id} spans {len(dims)} dimensions of "
+                f"{operand.buffer.name}; its tile is {_tile(shape)}"
+            )
+            continue
+        missing = len(shape) - len(dims)
+        for position, size in enumerate(shape):
+            dim = dims[position - missing] if position >= missing else -1
+            extent = operand.extents[dim] if dim >= 0 else (1, ())
+            partial = bool(spec.partial) and spec.partial[position]
             if extent == (size, ()) or _fits(site, extent, size, partial=partial):
                 continue
             text = site.scope.algebra.text(extent)
             wanted = f"at most {size}" if partial else str(size)
             out.append(
-                f"operand {spec.name} of {site.atom.id} has extent {text} in dimension "
-                f"{dim - max(missing, 0)} of {operand.buffer.name}; the tile "
-                f"{_tile(shape)} takes {wanted}"
+                f"operand {spec.name} of {site.atom.id} has extent {text} in dimension {dim} of "
+                f"{operand.buffer.name}; the tile {_tile(shape)} takes {wanted}"
             )
     return out
 
@@ -120,16 +125,19 @@ def _fits(site: CallSite, extent: Form, size: int, *, partial: bool) -> bool:
 def check_dense(site: CallSite) -> Iterable[str]:
     """The innermost dimensions of a tile lie next to one another."""
     out: list[str] = []
-    for operand in site.windows:
+    for operand in site.open:
         spec = operand.spec
+        if not spec.dense:
+            continue
         strides = operand.buffer.dense_strides
+        dims = tile_dims(operand.window, len(spec.shape))
         wanted = 1
-        for back in range(1, min(spec.dense, len(spec.shape), len(strides)) + 1):
-            extent = spec.shape[-back]
-            if extent > 1 and strides[-back] != wanted:
+        for back in range(1, min(spec.dense, len(dims), len(spec.shape)) + 1):
+            extent, dim = spec.shape[-back], dims[-back]
+            if extent > 1 and strides[dim] != wanted and operand.extents[dim] != (1, ()):
                 out.append(
                     f"operand {spec.name} of {site.atom.id} needs stride {wanted} in dimension "
-                    f"{len(strides) - back}; {operand.buffer.name} has {strides[-back]}"
+                    f"{dim}; {operand.buffer.name} has {strides[dim]}"
                 )
             wanted *= extent
     return out
@@ -214,13 +222,13 @@ SIGNATURE_RULES: tuple[Rule[CallSite], ...] = (
     Rule("tir.write-to-input", check_io),
     Rule("tir.operand-space", check_space),
     Rule("tir.operand-dtype", check_dtype),
-    Rule("tir.operand-layout", check_dense),
 )
 """Rules about an atom and the buffers it is handed, wherever the call stands."""
 
 OPERAND_RULES: tuple[Rule[CallSite], ...] = (
     Rule("tir.operand-kind", check_literal),
     Rule("tir.operand-shape", check_shape),
+    Rule("tir.operand-layout", check_dense),
     Rule("tir.operand-alignment", check_alignment),
     Rule("tir.register-index", check_register_index),
     Rule("tir.operand-aliased", check_distinct),

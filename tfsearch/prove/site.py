@@ -8,7 +8,7 @@ from typing import Generic, TypeVar
 
 from tfsearch.atoms.contract import Atom, OperandSpec
 from tfsearch.atoms.table import AtomTable
-from tfsearch.ir.tir.nodes import Buffer, Io, Kernel, Operand, Stmt
+from tfsearch.ir.tir.nodes import Buffer, Io, Kernel, Operand, Stmt, Window
 from tfsearch.ir.tir.walk import Path
 from tfsearch.prove.forms import Form
 from tfsearch.prove.limits import Limits
@@ -44,11 +44,12 @@ class Resolved:
 
 @dataclass(slots=True)
 class ResolvedWindow(Resolved):
-    """A window operand: the buffer, and starts and extents as forms.
+    """A window operand: itself, its buffer, and starts and extents as forms.
 
     ``fixed``: all starts are literals; ``literal``: the extents too.
     """
 
+    window: Window
     buffer: Buffer
     starts: tuple[Form, ...]
     extents: tuple[Form, ...]

@@ -214,7 +214,9 @@ class _Checker:
                     return None
                 fixed = _literal(starts)
                 literal = fixed and _literal(extents)
-                out.append(ResolvedWindow(operand, spec, buffer, starts, extents, fixed, literal))
+                out.append(
+                    ResolvedWindow(operand, spec, operand, buffer, starts, extents, fixed, literal)
+                )
             else:
                 if isinstance(operand, Expr) and self._form(operand, path) is None:
                     return None
