@@ -272,6 +272,8 @@ class FragmentTile:
                 return self._map(fn.value, dtype, pair)
             case _:
                 pass
+        if op.kind is OpKind.RESHAPE:
+            return self.value(op.operands[0], below[0])
         if op.kind is OpKind.CAST:
             return self._cast(op.operands[0], op.type.dtype, labels)
         if op.kind is OpKind.SELECT:

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from tfsearch.ir.dtypes import DType
 from tfsearch.ir.tir.expr import Const, Expr, ExprLike, Var, as_expr
 from tfsearch.ir.tir.nodes import (
+    UNIT,
     Alloc,
     Block,
     Buffer,
@@ -26,17 +27,25 @@ from tfsearch.ir.tir.nodes import (
 
 
 class Builder:
-    """Collects the statements of one kernel. Names are made unique by a counter per stem."""
+    """Collects the statements of one kernel. Names are made unique by a counter per stem.
 
-    def __init__(self) -> None:
+    ``reserved`` names (those of the arguments) are never handed out.
+    """
+
+    def __init__(self, reserved: Iterable[str] = ()) -> None:
         self._blocks: list[list[Stmt]] = [[]]
         self._counts: dict[str, int] = {}
+        self._taken = {UNIT, *reserved}
 
     def fresh(self, stem: str) -> str:
-        """A name not handed out before: ``stem``, ``stem1``, ``stem2`` …"""
-        count = self._counts.get(stem, 0)
-        self._counts[stem] = count + 1
-        return stem if count == 0 else f"{stem}{count}"
+        """A name not handed out before and not reserved: ``stem``, ``stem1``, ``stem2`` …"""
+        while True:
+            count = self._counts.get(stem, 0)
+            self._counts[stem] = count + 1
+            name = stem if count == 0 else f"{stem}{count}"
+            if name not in self._taken:
+                self._taken.add(name)
+                return name
 
     def append(self, statement: Stmt) -> None:
         """Add a statement to the current block."""
