@@ -31,7 +31,10 @@ GAP = 3
 
 
 class DimensionClasses:
-    """Which dimensions of a program must have one size."""
+    """Which dimensions of a program must have one size.
+
+    ``RequestError`` for a program with a reshape that splits or joins dimensions.
+    """
 
     def __init__(self, program: Program) -> None:
         self.program = program
@@ -49,7 +52,7 @@ class DimensionClasses:
     def resized(self, sizes: Mapping[Position, int]) -> Program:
         """The program with new sizes for the classes of the given positions.
 
-        ``RequestError`` when a class is given two sizes, or a reshape pins it.
+        ``RequestError`` when a class is given two sizes.
         """
         wanted: dict[Position, int] = {}
         for position, size in sizes.items():
@@ -58,8 +61,6 @@ class DimensionClasses:
                 raise RequestError("resize.conflict", "one class of dimensions, two sizes")
         ops: list[Op] = []
         for index, op in enumerate(self.program.ops):
-            if op.kind is OpKind.RESHAPE:
-                raise RequestError("resize.reshape", "a reshape pins its sizes")
             shape = tuple(
                 wanted.get(self.of(index, dim), size) for dim, size in enumerate(op.type.sizes)
             )
@@ -90,10 +91,21 @@ class DimensionClasses:
             case ContractAttrs():
                 self._unify_contraction(index, op, op.attrs)
             case _:
+                if op.kind is OpKind.RESHAPE:
+                    self._unify_reshape(index, op)
                 if op.kind in ELEMENTWISE:
                     for operand in op.operands:
                         for dim in range(len(op.type.shape)):
                             self._unify((operand, dim), (index, dim))
+
+    def _unify_reshape(self, index: int, op: Op) -> None:
+        source = op.operands[0]
+        before = [d for d, n in enumerate(self._sizes(source)) if n != 1]
+        after = [d for d, n in enumerate(op.type.sizes) if n != 1]
+        if [self._sizes(source)[d] for d in before] != [op.type.sizes[d] for d in after]:
+            raise RequestError("resize.reshape", "a reshape that splits or joins pins its sizes")
+        for a, b in zip(before, after, strict=True):
+            self._unify((source, a), (index, b))
 
     def _unify_contraction(self, index: int, op: Op, attrs: ContractAttrs) -> None:
         places: dict[str, Position] = {}

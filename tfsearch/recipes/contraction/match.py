@@ -11,7 +11,7 @@ from tfsearch.ir.hir.program import Program
 from tfsearch.recipes.fragments import Labels, operand_labels
 
 M, N, K = "m", "n", "k"
-_SHAPE_MOVING = frozenset({OpKind.BROADCAST, OpKind.TRANSPOSE})
+_SHAPE_MOVING = frozenset({OpKind.BROADCAST, OpKind.TRANSPOSE, OpKind.RESHAPE})
 
 
 @dataclass(frozen=True)
@@ -77,8 +77,8 @@ def match(program: Program) -> Contraction:
     found = [i for i, op in enumerate(program.ops) if op.kind is OpKind.CONTRACT]
     if len(found) != 1:
         raise _no(f"it has {len(found)} contractions, this recipe takes exactly one")
-    if any(op.kind in (OpKind.REDUCE, OpKind.RESHAPE) for op in program.ops):
-        raise _no("it has reductions or reshapes beside the contraction")
+    if any(op.kind is OpKind.REDUCE for op in program.ops):
+        raise _no("it has reductions beside the contraction")
     value = found[0]
     op = program.ops[value]
     attrs = op.attrs

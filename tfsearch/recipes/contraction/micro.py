@@ -192,9 +192,10 @@ class MicroKernel:
 
     def _b_row(self, p: Expr, j: int) -> tuple[Window, DType, bool]:
         lanes = self.schedule.unit.tile[1]
-        if self.b is not None:
-            return self.b.row(p, j * lanes, lanes), self.b.view.buffer.dtype, False
         valid = min(lanes, self.column.size - j * lanes)
+        if self.b is not None:
+            row = self.b.row(p, j * lanes, valid)
+            return row, self.b.view.buffer.dtype, valid < lanes
         side = self.contraction.b
         assert side.source is not None
         buffer = self.fragments.buffers[side.source]

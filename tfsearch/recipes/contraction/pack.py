@@ -3,7 +3,8 @@
 A packed second factor has, per tile of columns, all its k in order: ``[tile, k, column]`` for
 vector units, ``[tile, step, column tile, k group, column x group]`` for tile units. A packed
 first factor is ``[tile, row, k]`` ("rows", with a pad that keeps rows off the same cache sets)
-or ``[tile, k, row]`` ("panel"). Missing columns and, for tile units, missing rows and k are zero.
+or ``[tile, k, row]`` ("panel"). For tile units missing rows, columns and k are zero; for vector
+units the columns that a short tile lacks are never read.
 """
 
 from __future__ import annotations
@@ -229,7 +230,6 @@ class Packer:
                     place,
                     self.schedule.unit.b,
                     packed.row,
-                    whole=True,
                 )
 
         for_tiles(self.builder, self.columns, "jp", region, one)
@@ -272,7 +272,6 @@ class Packer:
                     place,
                     packed.dtype,
                     lambda p, at, extent: window(buffer, view.lead, p, (at, extent)),
-                    whole=False,
                 )
 
         for_tiles(self.builder, self.rows, "ip", region, one)
@@ -287,8 +286,6 @@ class Packer:
         place: Place,
         dtype: DType,
         target: Callable[[ExprLike, int, int], Window],
-        *,
-        whole: bool,
     ) -> None:
         """Fragments along rows or columns, one k after another."""
         with self.builder.loop("p", length, unroll=4) as p:
@@ -298,10 +295,7 @@ class Packer:
                 lanes = Lanes.of(self.lanes, axis, valid)
                 fragment = self.fragments.at(here, lanes)
                 value = fragment.value(side.value, side.labels)
-                if whole or valid == self.lanes:
-                    self._store(target(p, at, self.lanes), value, dtype, partial=False)
-                else:
-                    self._store(target(p, at, valid), value, dtype, partial=True)
+                self._store(target(p, at, valid), value, dtype, partial=valid < self.lanes)
 
     def _store(self, target: Window, value: Window, dtype: DType, *, partial: bool) -> None:
         computes = Computation(

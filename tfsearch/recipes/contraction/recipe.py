@@ -22,7 +22,6 @@ from tfsearch.recipes.recipe import Kit
 from tfsearch.recipes.resize import DimensionClasses, Position
 from tfsearch.space import Points, RecipeSpace
 
-REDUCED_DEPTH = 8
 REDUCED_TILES = 3
 
 
@@ -112,7 +111,7 @@ class MatchedContraction:
         _, grid_m, grid_n = schedule.grid
         m = schedule.tile_m * REDUCED_TILES * grid_m + max(1, schedule.tile_m // 3)
         n = schedule.tile_n * REDUCED_TILES * grid_n + max(1, schedule.tile_n // 3)
-        depth = max(uk, REDUCED_DEPTH)
+        depth = max(uk, self.lanes(unit))
         k = 2 * depth + max(1, uk // 2 + 1)
         blocked = schedule.kc < self.contraction.k
         sizes = {M: m, N: n, K: k}
