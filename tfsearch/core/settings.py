@@ -1,7 +1,7 @@
 """Settings: the only reader of the process environment.
 
 ``TFSEARCH_DB`` names the database (a SQLAlchemy URL); ``TFSEARCH_HOME`` the folder for the
-default database, artifacts and caches.
+default database, artifacts and caches; ``TFSEARCH_DEBUG=1`` shows tracebacks.
 """
 
 from __future__ import annotations
@@ -57,3 +57,8 @@ def scrubbed_environment(**extra: str) -> dict[str, str]:
     """
     kept = {name: os.environ[name] for name in SCRUBBED_NAMES if name in os.environ}
     return {**kept, "LC_ALL": "C", **extra}
+
+
+def debug() -> bool:
+    """Whether ``TFSEARCH_DEBUG`` asks for tracebacks of errors."""
+    return os.environ.get("TFSEARCH_DEBUG", "") not in ("", "0")
