@@ -40,6 +40,8 @@ from tfsearch.ir.tir.nodes import (
     tile_dims,
 )
 
+WORKSPACE = "tfs_workspace"
+
 
 class Dialect(Protocol):
     """What a C-like language spells in its own way."""
@@ -110,13 +112,17 @@ class KernelEmitter:
             const = "const " if self._constant[param.buffer.name] else ""
             element = self.dialect.element(param.buffer.dtype)
             self._line(
-                f"{const}{element} *restrict {param.buffer.name} = "
+                f"{const}{element} *restrict {self._pointer(param.buffer)} = "
                 f"({const}{element} *)args[{index}];"
             )
         if self.plan.workspace_bytes:
-            self._line(f"char *restrict workspace_ = (char *)args[{len(self.kernel.params)}];")
+            self._line(f"char *restrict {WORKSPACE} = (char *)args[{len(self.kernel.params)}];")
         self._block(self.kernel.body, _Scope({}))
         return self._lines
+
+    def _pointer(self, buffer: Buffer) -> str:
+        """C name of a memory buffer; a suffix keeps users' names off keywords and locals."""
+        return f"{buffer.name}_" if buffer.space is MemorySpace.GLOBAL else buffer.name
 
     def _line(self, text: str) -> None:
         self._lines.append("  " * self._depth + text)
@@ -176,7 +182,9 @@ class KernelEmitter:
             offset = str(self.plan.offsets[buffer.name])
             if buffer.space is MemorySpace.LOCAL and self.plan.per_unit:
                 offset += f" + {UNIT} * {self.plan.per_unit}L"
-            self._line(f"{element} *restrict {buffer.name} = ({element} *)(workspace_ + {offset});")
+            self._line(
+                f"{element} *restrict {buffer.name} = ({element} *)({WORKSPACE} + {offset});"
+            )
 
     def _loop(self, loop: For, scope: _Scope) -> None:
         start, stop = scope.resolve(loop.start), scope.resolve(loop.stop)
@@ -230,7 +238,8 @@ class KernelEmitter:
         offset: Expr = Const(0)
         for start, stride in zip(starts, strides, strict=True):
             offset = offset + start * stride
-        text = buffer.name if offset == Const(0) else f"{buffer.name} + {self.expression(offset)}"
+        base = self._pointer(buffer)
+        text = base if offset == Const(0) else f"{base} + {self.expression(offset)}"
         return Rendered(f"({text})", n, rows, ld, step)
 
     def expression(self, expr: Expr) -> str:

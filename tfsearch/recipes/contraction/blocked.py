@@ -85,7 +85,7 @@ class _Lowering:
 
     def prepare(self) -> Kernel:
         """The kernel that packs a constant second factor ahead of calls."""
-        builder = Builder()
+        builder = Builder(self._names())
         packer = self.packer(builder)
         packed = self.packed_b.ahead_buffer(PREPARED_B)
         with self._outer(builder, Region(Const(0), Const(self._outer_size))) as place:
@@ -106,7 +106,7 @@ class _Lowering:
 
     def main(self) -> Kernel:
         """The kernel that a call runs."""
-        builder = Builder()
+        builder = Builder(self._names())
         ahead = self.packed_b.ahead_buffer(PREPARED_B) if self.schedule.pack_b == "ahead" else None
         nest = _Nest(self, builder, ahead)
         grid_o, grid_m, grid_n = self.schedule.grid
@@ -128,6 +128,10 @@ class _Lowering:
             params.append(Param(ahead, Io.PREPARED))
         params += [Param(buffer, Io.OUT) for buffer in self.outputs]
         return builder.kernel(MAIN, tuple(params), self.schedule.units)
+
+    def _names(self) -> list[str]:
+        buffers = (*self.inputs.values(), *self.outputs)
+        return [PREPARED_B, *(buffer.name for buffer in buffers)]
 
     @property
     def _outer_size(self) -> int:
