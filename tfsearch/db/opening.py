@@ -261,6 +261,7 @@ def _create_or_upgrade(url: URL) -> Callable[[Connection], None]:
 
 
 def _create(connection: Connection) -> None:
+    schema.prepare_for(connection.dialect.name)
     schema.metadata.create_all(connection, checkfirst=False)  # it is empty: no need to look
     connection.execute(
         text(

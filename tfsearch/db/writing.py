@@ -8,7 +8,7 @@ from functools import cache
 from typing import Any
 
 from sqlalchemy import Column, Connection, Executable, Insert, Select, Table, bindparam, select
-from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.dialects import sqlite
 
 from tfsearch.core import keys
 from tfsearch.core.errors import InternalError
@@ -25,6 +25,8 @@ def insert_or_ignore(connection: Connection, table: Table, values: Mapping[str, 
 @cache
 def _insert_or_ignore(dialect: str, table: Table) -> Insert:
     if dialect == "postgresql":
+        from sqlalchemy.dialects import postgresql  # SQLite's users do not wait for it
+
         return postgresql.insert(table).on_conflict_do_nothing()
     return sqlite.insert(table).on_conflict_do_nothing()
 
