@@ -232,6 +232,18 @@ def test_headers_features_and_the_toolchains_programs_are_compared(
     assert list(verdict.differs) == [field]
 
 
+def test_a_source_that_no_longer_builds_is_not_current() -> None:
+    def missing(key: BuildKey) -> BuildKey:
+        raise RequestError("toolchain.preprocess", "a header is gone")
+
+    trial, _ = _trial()
+    verdict = identity.still_current(
+        trial, target=NullTarget(), problem=_problem, compiler=_OtherCompiler(missing)
+    )
+    assert not verdict.current
+    assert verdict.differs == {"build": ("toolchain.preprocess", "ok")}
+
+
 def test_every_field_of_the_keys_flips_them() -> None:
     trial, source = _trial()
     base = trial.measurement_key

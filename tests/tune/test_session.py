@@ -118,7 +118,7 @@ def test_equal_seeds_give_equal_sessions(gemm: Workload, home: Settings) -> None
 
 
 def test_a_session_ends_with_the_space(gemm: Workload, store: Store, home: Settings) -> None:
-    fix = {"block": "64", "lanes": "16", "unroll": 2, "order": "forward"}
+    fix = {"recipe": "whole", "block": "64", "lanes": "16", "unroll": 2, "order": "forward"}
     report = run(gemm, store, home, fix=fix, trials=50)
     assert report.stopped == "exhausted"
     assert report.trials.total == report.space.legal == 4
@@ -230,6 +230,7 @@ def test_a_space_without_legal_points_is_an_error_that_counts_the_reasons(
         ({"device": "other"}, "device.unknown"),
         ({"flags": ("--bogus",)}, "toolchain.flag-rejected"),
         ({"fix": {"colour": 3}}, "space.unknown-parameter"),
+        ({"fix": {"recipe": "packed"}}, "space.unknown-recipe"),
         ({"fix": {"block": "7"}}, "space.value-outside-domain"),
     ],
 )

@@ -138,8 +138,8 @@ class Verdict:
     """Whether a record still holds.
 
     ``differs`` maps dotted fields of the build's key to (wanted now, recorded); empty exactly
-    when ``current``. ``build`` is the key as of now and ``source`` what it is the key of (both
-    None when the schedule cannot be lowered any more). ``relowered`` tells that the fast path did
+    when ``current``. ``build`` is the key as of now and ``source`` what it is the key of; they
+    are None where the schedule cannot be lowered or its source cannot be built any more. ``relowered`` tells that the fast path did
     not apply.
     """
 
@@ -178,7 +178,12 @@ def still_current(
             raise
         except TfsearchError as error:
             return Verdict(False, {"schedule": (error.code, "ok")}, None, None, True)
-    now = compiler.key(source, flags, macros)
+    try:
+        now = compiler.key(source, flags, macros)
+    except UnavailableError:
+        raise
+    except TfsearchError as error:
+        return Verdict(False, {"build": (error.code, "ok")}, None, source, relowered)
     differs = keys.differences(now.key_fields(), recorded.key_fields(), "build.")
     return Verdict(not differs, differs, now, source, relowered)
 

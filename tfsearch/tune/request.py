@@ -20,6 +20,7 @@ from tfsearch.space import Points, Space
 
 DEFAULT_TRIALS = 32
 PROOFS = ("shape", "full")
+RECIPE = "recipe"
 
 
 @dataclass(frozen=True)
@@ -27,7 +28,7 @@ class TuneRequest:
     """A request to tune one workload.
 
     ``trials`` and ``seconds`` bound the session; with neither, 32 trials. ``fix`` holds
-    parameters at a value (texts are parsed by the parameter's domain). ``prove`` is ``shape``
+    parameters at a value (texts are parsed by the parameter's domain), and ``recipe``. ``prove`` is ``shape``
     (each distinct recipe shape is interpreted once) or ``full`` (every candidate's own reduced
     form). ``converge``: the session ends when the bound says that no more than this share is
     left to gain. ``finalists``: how many of the best go into the final. ``resume``: continue an
@@ -165,8 +166,14 @@ def resolve(request: TuneRequest) -> Plan:
 
 
 def fixed_space(space: Space, fix: Mapping[str, ParamValue]) -> Space:
-    """The space with parameters held; ``RequestError`` for unknown names or values."""
-    return space.fix({name: _value(space, name, value) for name, value in fix.items()})
+    """The space with parameters held; ``RequestError`` for unknown names or values.
+
+    ``recipe`` chooses a recipe, unless a parameter has that name.
+    """
+    rest = dict(fix)
+    if RECIPE in rest and not any(RECIPE in recipe.by_name for recipe in space.recipes):
+        space = space.only(str(rest.pop(RECIPE)))
+    return space.fix({name: _value(space, name, value) for name, value in rest.items()})
 
 
 def _value(space: Space, name: str, value: ParamValue) -> ParamValue:

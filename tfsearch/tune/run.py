@@ -99,7 +99,8 @@ class _Tuning:
     def run(self) -> TuneReport:
         plan = self.plan
         self.observer.stage(Stage.ENUMERATE)
-        counts = plan.space.count()
+        with self.interrupts.waiting():
+            counts = plan.space.count()
         if counts.legal == 0:
             reasons = ", ".join(f"{code}: {count}" for code, count in counts.rejected.items())
             raise NoCandidateError(
@@ -108,7 +109,8 @@ class _Tuning:
             )
         incumbent = self._incumbent()
         best_us = None if incumbent is None else incumbent.median_us
-        found = scan(plan, incumbent_us=best_us)
+        with self.interrupts.waiting():
+            found = scan(plan, incumbent_us=best_us)
         space = SpaceSummary(counts.points, counts.legal, found.pruned, counts.rejected)
         self.observer.started(
             Started(
@@ -330,7 +332,7 @@ class _Tuning:
             return None
         builder.start(source, key)
         built = builder.wait(key)
-        if isinstance(built, Failure) or key != trial.build.key:
+        if isinstance(built, Failure) or key.key != trial.build.key.key:
             why = built.message if isinstance(built, Failure) else "its build key has changed"
             self.observer.warning("final.not-built", f"trial {trial.index}: {why}")
             return None
