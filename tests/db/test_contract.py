@@ -364,6 +364,18 @@ def test_a_program_that_alone_differs_is_named(store: Store):
     assert set(near.differs) == {"workload.program", "workload.alignment"}
 
 
+def test_labels_of_a_workload_are_no_difference(store: Store):
+    record = make.begun(store)
+    number = store.record_trial(make.trial(record))
+    store.record_final(make.final(record, number))
+    renamed = replace(record, op="ffn_up", dims={"rows": 512})
+    found = store.best(make.query(renamed))
+    assert found is not None
+    assert found.id == number
+    (near,) = store.nearest(make.query(renamed, protocol="warm/1"))
+    assert set(near.differs) == {"protocol"}
+
+
 def test_a_build_is_found_by_its_key(store: Store):
     record = make.begun(store)
     trial = make.trial(record)
