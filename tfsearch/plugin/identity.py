@@ -139,8 +139,8 @@ class Verdict:
 
     ``differs`` maps dotted fields of the build's key to (wanted now, recorded); empty exactly
     when ``current``. ``build`` is the key as of now and ``source`` what it is the key of; they
-    are None where the schedule cannot be lowered or its source cannot be built any more. ``relowered`` tells that the fast path did
-    not apply.
+    are None where the schedule cannot be lowered or its source cannot be built any more.
+    ``relowered`` tells that the fast path did not apply.
     """
 
     current: bool
