@@ -30,10 +30,10 @@ class TuneRequest:
     ``trials`` and ``seconds`` bound the session; with neither, 32 trials. ``fix`` holds
     parameters at a value (texts are parsed by the parameter's domain), and may name the
     ``recipe``. ``prove`` is ``shape`` (each distinct recipe shape is interpreted once) or
-    ``full`` (every candidate's own reduced form). ``converge``: the session ends when the bound says that no more than this share is
-    left to gain. ``finalists``: how many of the best go into the final. ``resume``: continue an
-    unfinished session of the same request. ``baseline``: time the target's baseline too.
-    ``limits``: what measuring one candidate may use.
+    ``full`` (every candidate's own reduced form). ``converge``: the session ends when the bound
+    says that no more than this share is left to gain. ``finalists``: how many of the best go
+    into the final. ``resume``: continue an unfinished session of the same request. ``baseline``:
+    time the target's baseline too. ``limits``: what measuring one candidate may use.
     """
 
     workload: Workload
