@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from math import gcd
 
 from tfsearch.atoms.contract import Access
-from tfsearch.ir.tir.nodes import Buffer, Io, Scalar, Window, tile_dims
+from tfsearch.ir.tir.nodes import Buffer, Io, Scalar, Window
 from tfsearch.prove.forms import ZERO, Form, combine
 from tfsearch.prove.points import enumerate_points
 from tfsearch.prove.site import CallSite, ResolvedWindow, Rule
@@ -86,7 +86,7 @@ def check_shape(site: CallSite) -> Iterable[str]:
     for operand in site.open:
         spec = operand.spec
         shape = spec.shape
-        dims = tile_dims(operand.window, len(shape))
+        dims = operand.dims
         if len(dims) > len(shape):
             out.append(
                 f"operand {spec.name} of {site.atom.id} spans {len(dims)} dimensions of "
@@ -111,7 +111,7 @@ def check_shape(site: CallSite) -> Iterable[str]:
 
 def _fits(site: CallSite, extent: Form, size: int, *, partial: bool) -> bool:
     scope = site.scope
-    if scope.upper(extent) <= size and (partial or scope.lower(extent) >= size):
+    if scope.at_most(extent, size) and (partial or scope.at_least(extent, size)):
         return True
     if not extent[1]:
         return False
@@ -130,7 +130,7 @@ def check_dense(site: CallSite) -> Iterable[str]:
         if not spec.dense:
             continue
         strides = operand.buffer.dense_strides
-        dims = tile_dims(operand.window, len(spec.shape))
+        dims = operand.dims
         wanted = 1
         for back in range(1, min(spec.dense, len(dims), len(spec.shape)) + 1):
             extent, dim = spec.shape[-back], dims[-back]

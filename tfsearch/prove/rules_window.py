@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 from tfsearch.ir.tir.nodes import Buffer
-from tfsearch.prove.forms import Form, combine, constant
+from tfsearch.prove.forms import Form, combine
 from tfsearch.prove.points import Points, enumerate_points
 from tfsearch.prove.scope import UNBOUNDED, Scope
 from tfsearch.prove.site import CallSite, ResolvedWindow, Rule
@@ -47,13 +47,15 @@ def inside(scope: Scope, buffer: Buffer, starts: Sequence[Form], extents: Sequen
                 return False
             continue
         if extent[1]:
-            if scope.lower(extent) < 0:
+            if not scope.at_least(extent, 0):
                 return False
             # An empty window touches nothing: max(x, 0) needs its bound only where x > 0.
             extent = scope.algebra.clipped(extent)
-        if scope.lower(start) < 0:
+        if start[1] and not scope.at_least(start, 0):
             return False
-        if scope.upper(combine(combine(start, extent), constant(-size))) > 0:
+        if not start[1] and start[0] < 0:
+            return False
+        if not scope.at_most(combine(start, extent), size):
             return False
     return True
 

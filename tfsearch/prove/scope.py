@@ -69,6 +69,7 @@ class Mark:
     names: Mapping[str, Form]
     ranges: Mapping[int, Range]
     boxes: Mapping[int, tuple[int, int]]
+    remainders: Mapping[int, tuple[int, int]]
     cache: dict[Form, int]
     entries: int
     feasible: bool
@@ -84,6 +85,7 @@ class Scope:
         self.entries: list[Loop | Condition] = []
         self.feasible = True
         self._boxes: dict[int, tuple[int, int]] = {}
+        self._remainders: dict[int, tuple[int, int]] = {}
         self._cache: dict[Form, int] = {}
         self.unit = self.algebra.declare(UNIT)
         self.names[UNIT] = self.algebra.variable(self.unit)
@@ -94,19 +96,27 @@ class Scope:
     def mark(self) -> Mark:
         """The present state. The scope goes on with copies."""
         mark = Mark(
-            self.names, self.ranges, self._boxes, self._cache, len(self.entries), self.feasible
+            self.names,
+            self.ranges,
+            self._boxes,
+            self._remainders,
+            self._cache,
+            len(self.entries),
+            self.feasible,
         )
-        self.names, self.ranges = dict(self.names), dict(self.ranges)
-        self._boxes = dict(self._boxes)
+        self._restore(mark)
         return mark
 
     def reset(self, mark: Mark) -> None:
         """Return to a marked state."""
-        self.names, self.ranges = dict(mark.names), dict(mark.ranges)
-        self._boxes = dict(mark.boxes)
+        self._restore(mark)
         self._cache = mark.cache
         del self.entries[mark.entries :]
         self.feasible = mark.feasible
+
+    def _restore(self, mark: Mark) -> None:
+        self.names, self.ranges = dict(mark.names), dict(mark.ranges)
+        self._boxes, self._remainders = dict(mark.boxes), dict(mark.remainders)
 
     def form(self, expr: Expr) -> Form:
         """The normal form of an expression here; ``UnboundError`` for an unknown name."""
@@ -127,8 +137,7 @@ class Scope:
             (start,), highs, self.lower(start), high, gcd(self.multiple(start), step), static,
             per_unit,
         )  # fmt: skip
-        if length[1] and self.lower(length) <= 0:
-            self._cache = {}
+        if length[1] and not self.at_least(length, 1):
             self.narrow(combine(constant(1), length, -1))
         symbol = algebra.declare(name)
         self._set(symbol, known)
@@ -141,13 +150,11 @@ class Scope:
     def assume(self, condition: Form) -> None:
         """Enter a region where a predicate is not 0; narrows ranges, may find it impossible."""
         self.entries.append(Condition(condition))
-        self._cache = {}
         self._assume(condition)
 
     def restrict_unit(self, first: int, last: int) -> None:
         """Enter a region of the units ``first <= unit < last``."""
         unit = self.algebra.variable(self.unit)
-        self._cache = {}
         for form in (combine(constant(first), unit, -1), combine(unit, constant(last - 1), -1)):
             self.entries.append(Condition(self.algebra.negative(combine(form, constant(-1)))))
             self.narrow(form)
@@ -172,6 +179,25 @@ class Scope:
         """A number that the form never goes below here."""
         return -self.upper((-form[0], tuple((s, -c) for s, c in form[1]))) if form[1] else form[0]
 
+    def at_most(self, form: Form, limit: int) -> bool:
+        """Whether the form is proved to be at most ``limit``; cheap ways are tried first."""
+        total, terms = form
+        ranges = self.ranges
+        for symbol, coefficient in terms:
+            known = ranges.get(symbol)
+            if known is not None:
+                total += coefficient * (known.high if coefficient > 0 else known.low)
+            elif coefficient > 0:
+                total += coefficient * self.upper((0, ((symbol, 1),)))
+            else:
+                total += -coefficient * self.upper((0, ((symbol, -1),)))
+        return total <= limit or (len(terms) > 0 and self.upper(form) <= limit)
+
+    def at_least(self, form: Form, limit: int) -> bool:
+        """Whether the form is proved to be at least ``limit``."""
+        negated = (-form[0], tuple([(symbol, -factor) for symbol, factor in form[1]]))
+        return self.at_most(negated, -limit)
+
     def decide(self, condition: Form) -> bool | None:
         """Whether a predicate always holds here (True), never (False), or is open (None)."""
         if not condition[1]:
@@ -181,9 +207,9 @@ class Scope:
             arguments = self.algebra.arguments[symbol]
             match self.algebra.kinds[symbol]:
                 case Term.NEGATIVE:
-                    if self.upper(arguments[0]) < 0:
+                    if self.at_most(arguments[0], -1):
                         return True
-                    return False if self.lower(arguments[0]) >= 0 else None
+                    return False if self.at_least(arguments[0], 0) else None
                 case Term.ZERO:
                     low, high = self.lower(arguments[0]), self.upper(arguments[0])
                     if low == high == 0:
@@ -237,10 +263,43 @@ class Scope:
                     self.narrow(combine(rest, argument, coefficient))
                 return
         for symbol, coefficient in form[1]:
-            if algebra.kinds[symbol] is Term.VAR:
+            kind = algebra.kinds[symbol]
+            if kind is Term.VAR:
                 self._bound(symbol, coefficient, form)
+            elif kind in (Term.QUOTIENT, Term.REMAINDER):
+                self._bound_term(symbol, coefficient, form)
         if self.lower(form) > 0:
             self.feasible = False
+
+    def _bound_term(self, symbol: int, coefficient: int, form: Form) -> None:
+        """From ``form <= 0``, bound a quotient (through what it divides) or a remainder."""
+        rest = combine(form, (0, ((symbol, coefficient),)), -1)
+        inner, by = self.algebra.arguments[symbol]
+        divisor = by[0]
+        above = coefficient > 0
+        # coefficient * term <= -rest; the largest of -rest bounds the term in numbers.
+        room = self.upper(scale(rest, -1))
+        if abs(room) >= UNBOUNDED >> 2:
+            return
+        limit = room // coefficient if above else -(room // -coefficient)
+        if self.algebra.kinds[symbol] is Term.QUOTIENT:
+            edge = limit * divisor + divisor - 1 if above else limit * divisor
+            fact = combine(inner, constant(-edge)) if above else combine(constant(edge), inner, -1)
+            self.narrow(fact)
+            return
+        turn = self.lower(inner) // divisor
+        if turn == self.upper(inner) // divisor:
+            edge = divisor * turn + limit
+            fact = combine(inner, constant(-edge)) if above else combine(constant(edge), inner, -1)
+            self.narrow(fact)
+            return
+        low, high = self._remainders.get(symbol, (0, divisor - 1))
+        new = (low, min(high, limit)) if above else (max(low, limit), high)
+        if new != (low, high):
+            self._remainders[symbol] = new
+            self._cache = {}
+            if new[0] > new[1]:
+                self.feasible = False
 
     def _bound(self, symbol: int, coefficient: int, form: Form) -> None:
         """From ``form <= 0``, bound one variable that it holds linearly."""
@@ -279,6 +338,8 @@ class Scope:
                 lows, old.highs, max(old.low, number), old.high, old.multiple, old.static,
                 old.per_unit,
             )  # fmt: skip
+        if new == old:
+            return
         self._set(symbol, new)
         self._cache = {}
         if new.low > new.high:
@@ -384,7 +445,9 @@ class Scope:
             case Term.QUOTIENT:
                 return self._upper_quotient(rest, coefficient, *arguments)
             case Term.REMAINDER:
-                return self._upper_remainder(rest, coefficient, *arguments)
+                inner, by = arguments
+                within = self._remainders.get(symbol)
+                return self._upper_remainder(rest, coefficient, inner, by, within)
             case _:
                 low, high = self._interval(symbol)
                 return self.upper(rest) + coefficient * (high if coefficient > 0 else low)
@@ -400,17 +463,24 @@ class Scope:
             best = min(best, self.upper(linear) // divisor)
         return best
 
-    def _upper_remainder(self, rest: Form, coefficient: int, inner: Form, by: Form) -> int:
+    def _upper_remainder(
+        self,
+        rest: Form,
+        coefficient: int,
+        inner: Form,
+        by: Form,
+        known: tuple[int, int] | None,
+    ) -> int:
         divisor = by[0]
         low, high = self.lower(inner), self.upper(inner)
         if low // divisor == high // divisor:
             exact = combine(inner, constant(-divisor * (low // divisor)))
             return self.upper(combine(rest, exact, coefficient))
-        number = 0
-        if coefficient > 0:
-            spacing = gcd(divisor, self.multiple(combine(inner, constant(-inner[0]))))
-            number = divisor - spacing + inner[0] % spacing
-        best = self.upper(rest) + coefficient * number
+        spacing = gcd(divisor, self.multiple(combine(inner, constant(-inner[0]))))
+        least, most = inner[0] % spacing, divisor - spacing + inner[0] % spacing
+        if known is not None:
+            least, most = max(least, known[0]), min(most, known[1])
+        best = self.upper(rest) + coefficient * (most if coefficient > 0 else least)
         if self._share(rest, inner):
             split = combine(inner, self.algebra.quotient(inner, divisor), -divisor)
             best = min(best, self.upper(combine(rest, split, coefficient)))

@@ -8,7 +8,7 @@ from typing import Generic, TypeVar
 
 from tfsearch.atoms.contract import Atom, OperandSpec
 from tfsearch.atoms.table import AtomTable
-from tfsearch.ir.tir.nodes import Buffer, Io, Kernel, Operand, Stmt, Window
+from tfsearch.ir.tir.nodes import Buffer, Io, Kernel, Operand, Stmt, Window, tile_dims
 from tfsearch.ir.tir.walk import Path
 from tfsearch.prove.forms import Form
 from tfsearch.prove.limits import Limits
@@ -55,6 +55,14 @@ class ResolvedWindow(Resolved):
     extents: tuple[Form, ...]
     fixed: bool
     literal: bool
+    _dims: tuple[int, ...] | None = None
+
+    @property
+    def dims(self) -> tuple[int, ...]:
+        """The dimensions that make up the tile."""
+        if self._dims is None:
+            self._dims = tile_dims(self.window, len(self.spec.shape))
+        return self._dims
 
 
 @dataclass(slots=True)

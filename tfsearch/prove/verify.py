@@ -33,13 +33,19 @@ from tfsearch.ir.tir.nodes import (
     Window,
 )
 from tfsearch.ir.tir.printer import first_lines, places, print_expr
-from tfsearch.ir.tir.walk import Path
+from tfsearch.ir.tir.walk import Path, walk
 from tfsearch.prove.dataflow import Written
 from tfsearch.prove.forms import Form, UnboundError
 from tfsearch.prove.limits import Limits
 from tfsearch.prove.points import enumerate_points
 from tfsearch.prove.rules_contract import OPERAND_RULES, SIGNATURE_RULES
-from tfsearch.prove.rules_control import BARRIER_RULES, LOOP_RULES, ROLE_RULES, loop_divergence
+from tfsearch.prove.rules_control import (
+    BARRIER,
+    BARRIER_RULES,
+    LOOP_RULES,
+    ROLE_RULES,
+    loop_divergence,
+)
 from tfsearch.prove.rules_storage import (
     ALLOC_RULES,
     capacity_findings,
@@ -121,6 +127,7 @@ class _Checker:
         self._signatures: set[tuple[str | None, ...]] = set()
         self._legal: set[tuple[object, ...]] = set()
         self._broken: set[str] = set()
+        self._meets = kernel.units > 1 and _units_meet(kernel, atoms)
 
     def block(self, block: Block, prefix: Path, offset: int, divergent: str) -> None:
         """Check a block; names it introduces end with it."""
@@ -243,7 +250,9 @@ class _Checker:
         self._apply(LOOP_RULES, self._site(loop, path, divergent))
         if not self._free(loop.name, path) or len(self.found) != before:
             return
-        inner = divergent or loop_divergence(self._site(loop, path, ""), loop, start, stop)
+        inner = divergent
+        if self._meets and not inner:
+            inner = loop_divergence(self._site(loop, path, ""), loop, start, stop)
         static = loop.kind is LoopKind.UNROLLED and self.scope.static(start)
         mark = self.scope.mark()
         self.scope.loop(loop.name, start, stop, loop.step, static=static)
@@ -378,3 +387,15 @@ def _literal(forms: tuple[Form, ...]) -> bool:
 
 def _names(operands: tuple[Resolved, ...]) -> list[str | None]:
     return [o.buffer.name if isinstance(o, ResolvedWindow) else None for o in operands]
+
+
+def _units_meet(kernel: Kernel, atoms: AtomTable) -> bool:
+    """Whether anything in a kernel asks that all units come to it."""
+    for _, statement in walk(kernel.body):
+        if isinstance(statement, Call):
+            atom = atoms.get(statement.atom)
+            if atom is not None and atom.effects.synchronises == BARRIER:
+                return True
+        elif isinstance(statement, Alloc) and not statement.buffer.space.is_private:
+            return True
+    return False
