@@ -1,5 +1,12 @@
-"""Command line."""
+"""The command line: thin front ends over the same functions that Python callers use."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
 
 
-def main() -> int:
-    return 0
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line; the process's exit code."""
+    from tfsearch.cli.run import run
+
+    return run(argv)

@@ -130,6 +130,19 @@ def _short(value: object) -> str:
     return text if len(text) <= 40 else text[:37] + "…"
 
 
+class BuildFailed(UnavailableError):
+    """A kernel did not build here; ``status`` says how the compilation ended."""
+
+    def __init__(self, status: Status, log: str) -> None:
+        lines = log.strip().splitlines()
+        self.status = status
+        self.first_line = lines[0] if lines else "no message"
+        super().__init__(
+            "lookup.build-failed",
+            f"the kernel does not build here ({status.value}): {self.first_line}",
+        )
+
+
 def resolve(question: Question, settings: Settings | None = None) -> Place:
     """Find the target, the device and the compiler of a question.
 
@@ -278,7 +291,7 @@ def executable(place: Place, found: Found) -> Path:
 def build(place: Place, compiler: Compiler, source: Source) -> Path:
     """Compile a source into the user's own store (a temporary file where that cannot be written).
 
-    ``UnavailableError`` (``lookup.build-failed``) when the compiler fails.
+    :class:`BuildFailed` when the compiler fails.
     """
     folder = Path(tempfile.mkdtemp(prefix="tfsearch-build-"))
     out = folder / "artifact"
@@ -292,12 +305,7 @@ def build(place: Place, compiler: Compiler, source: Source) -> Path:
     )
     if outcome.status is not Status.OK:
         _remove(folder)
-        lines = outcome.log.strip().splitlines()
-        raise UnavailableError(
-            "lookup.build-failed",
-            f"the recorded schedule does not build here ({outcome.status.value}): "
-            f"{lines[0] if lines else 'no message'}",
-        )
+        raise BuildFailed(outcome.status, outcome.log)
     store = place.artifacts
     try:
         kept = store.path(store.put_file(out))

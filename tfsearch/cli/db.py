@@ -1,0 +1,282 @@
+"""``tfsearch db``: the database of records and the artifact store beside it."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Generator
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from tfsearch.cli import options as shared
+from tfsearch.cli.output import Output, microseconds, table
+from tfsearch.core.errors import NotRecordedError, RequestError
+
+if TYPE_CHECKING:
+    from tfsearch.core.records import Trial
+    from tfsearch.db import Store, StoredTrial
+
+
+@click.group()
+def db() -> None:
+    """Look after the database of records."""
+
+
+@contextlib.contextmanager
+def _opened(url: str | None, *, write: bool = False) -> Generator[tuple[Store, Any]]:
+    from tfsearch.db import open_store
+
+    places = shared.settings_of(url)
+    store = open_store(places.database_url, create=False, read_only=not write)
+    try:
+        yield store, places
+    finally:
+        store.close()
+
+
+@db.command()
+@shared.db_option
+@shared.json_option
+@click.pass_obj
+def stats(output: Output, db: str | None, **_: Any) -> int:
+    """Count what the database holds."""
+    with _opened(db) as (store, _places):
+        found = store.stats().to_json()
+    rows = [(n, str(v)) for n, v in found.items() if n != "trials_by_status"]
+    by_status: Any = found["trials_by_status"]
+    rows += [(f"trials {status}", str(count)) for status, count in by_status.items()]
+    output.emit(found, table(rows))
+    return 0
+
+
+@db.command(name="list")
+@click.option("--what", type=click.Choice(["workloads", "trials", "sessions"]), default="workloads")
+@click.option("--op", help="Only workloads of this op.")
+@click.option("--workload", metavar="KEY", help="Only trials of this workload (a key's beginning).")
+@click.option("--status", help="Only trials with this status.")
+@click.option("--limit", type=click.IntRange(1, 1_000_000), default=50, help="How many.")
+@click.option("--offset", type=click.IntRange(0), default=0, help="How many to skip.")
+@shared.db_option
+@shared.json_option
+@click.pass_obj
+def list_records(output: Output, db: str | None, what: str, **options: Any) -> int:
+    """List workloads and sessions (latest first) or trials (in order)."""
+    with _opened(db) as (store, _):
+        if what == "workloads":
+            items = _workloads(store, options)
+        elif what == "sessions":
+            items = _sessions(store, options)
+        else:
+            items = _trials(store, options)
+    columns = list(items[0]) if items else []
+    rows = [tuple(columns), *(tuple(_cell(v) for v in item.values()) for item in items)]
+    output.emit({what: items}, table(rows) if items else [f"no {what}"])
+    return 0
+
+
+@db.command()
+@click.argument("identity")
+@shared.db_option
+@shared.json_option
+@click.pass_obj
+def show(output: Output, db: str | None, identity: str, **_: Any) -> int:
+    """Show a trial by its number, or a workload by its key (or the key's beginning)."""
+    with _opened(db) as (store, _places):
+        if identity.isascii() and identity.isdigit() and len(identity) < 19:
+            stored = store.trial(int(identity))
+            if stored is None:
+                raise NotRecordedError("db.no-trial", f"there is no trial {identity}")
+            document = {"trial": trial_json(stored)}
+        else:
+            workload = _by_key(store, identity)
+            final = store.latest_final(workload.key)
+            document = {
+                "workload": {"key": workload.key, "op": workload.op, "dims": dict(workload.dims),
+                             "dtype": workload.dtype, **workload.key_fields()},
+                "final": None if final is None else _final_json(final),
+            }  # fmt: skip
+    import json
+
+    from tfsearch.cli.output import plain
+
+    output.emit(document, json.dumps(plain(document), indent=2).splitlines())
+    return 0
+
+
+@db.command()
+@shared.db_option
+@shared.json_option
+@click.pass_obj
+def verify(output: Output, db: str | None, **_: Any) -> int:
+    """Check the file, every digest, every rule, and the artifacts; exit code 2 if any is wrong."""
+    with _opened(db) as (store, places):
+        problems = store.verify(places.artifacts)
+    document = {"ok": not problems, "problems": [p.to_json() for p in problems]}
+    output.emit(document, [f"{p.code}  {p.where}: {p.message}" for p in problems] or ["ok"])
+    if problems:
+        raise RequestError(
+            "db.problems",
+            f"{len(problems)} problems, the first: {problems[0].where}: {problems[0].message}",
+        )
+    return 0
+
+
+@db.command()
+@shared.db_option
+@shared.json_option
+@click.pass_obj
+def upgrade(output: Output, db: str | None, **_: Any) -> int:
+    """Bring the schema of an existing database to this release's."""
+    from tfsearch.db import upgrade_store
+
+    before, after = upgrade_store(shared.settings_of(db).database_url)
+    text = f"schema revision {after}" if before == after else f"schema {before} -> {after}"
+    output.emit({"before": before, "after": after}, [text])
+    return 0
+
+
+@db.command()
+@click.option("--max-bytes", type=click.IntRange(0), help="Keep the artifacts below this size.")
+@click.option("--max-age-days", type=click.FloatRange(0), help="Drop those not used for longer.")
+@click.option("--max-files", type=click.IntRange(0), help="Keep at most this many artifacts.")
+@click.option("--dry-run", is_flag=True, help="Only say what would go.")
+@shared.db_option
+@shared.json_option
+@click.pass_obj
+def gc(output: Output, db: str | None, **options: Any) -> int:
+    """Bound the artifact store, least recently used first; records and winners stay."""
+    with _opened(db) as (store, places):
+        report = store.gc(
+            places.artifacts,
+            max_bytes=options["max_bytes"],
+            max_age_days=options["max_age_days"],
+            max_files=options["max_files"],
+            dry_run=options["dry_run"],
+        )
+    verb = "would remove" if report.dry_run else "removed"
+    text = (
+        f"{verb} {len(report.removed)} artifacts ({report.removed_bytes} B); kept {report.kept} "
+        f"({report.kept_bytes} B)"
+    )
+    output.emit(report.to_json(), [text])
+    return 0
+
+
+def _workloads(store: Store, options: dict[str, Any]) -> list[dict[str, Any]]:
+    found = store.workloads(op=options["op"], limit=options["limit"], offset=options["offset"])
+    return [
+        {"key": w.key, "op": w.op, "dims": dict(w.dims), "dtype": w.dtype,
+         "accuracy": w.accuracy.value, "alignment": w.alignment}
+        for w in found
+    ]  # fmt: skip
+
+
+def _sessions(store: Store, options: dict[str, Any]) -> list[dict[str, Any]]:
+    return [
+        {"id": s.id, "status": s.status.value, "workload": s.fields.workload,
+         "target": s.fields.target, "policy": s.fields.policy, "started_at": s.started_at,
+         "finished_at": s.finished_at}
+        for s in store.sessions(limit=options["limit"], offset=options["offset"])
+    ]  # fmt: skip
+
+
+def _trials(store: Store, options: dict[str, Any]) -> list[dict[str, Any]]:
+    from tfsearch.core.records import Status
+
+    status = None
+    if options["status"]:
+        try:
+            status = Status(options["status"])
+        except ValueError:
+            known = ", ".join(item.value for item in Status)
+            raise RequestError(
+                "db.status", f"unknown status {options['status']!r}; known: {known}"
+            ) from None
+    key = None if not options["workload"] else _by_key(store, options["workload"]).key
+    found = store.trials(
+        workload=key, status=status, limit=options["limit"], offset=options["offset"]
+    )
+    return [
+        {"id": s.id, "session": s.trial.session, "index": s.trial.index,
+         "workload": s.trial.workload, "recipe": s.trial.schedule.recipe,
+         "status": s.trial.status.value, "median_us": _median(s.trial)}
+        for s in found
+    ]  # fmt: skip
+
+
+def _by_key(store: Store, beginning: str) -> Any:
+    text = beginning.lower().rstrip("…")
+    found = store.workload(text) if len(text) == 64 else None
+    if found is not None:
+        return found
+    matching = [w for w in store.workloads() if w.key.startswith(text)]
+    if not matching:
+        raise NotRecordedError("db.no-workload", f"no workload has a key that starts {text!r}")
+    if len(matching) > 1:
+        raise RequestError(
+            "db.ambiguous", f"{len(matching)} workloads have keys that start {text!r}; give more"
+        )
+    return matching[0]
+
+
+def _median(trial: Trial) -> float | None:
+    return None if trial.measurement is None else trial.measurement.median_us
+
+
+def trial_json(stored: StoredTrial) -> dict[str, Any]:
+    """A trial with everything that is known about it."""
+    trial = stored.trial
+    build, proof, found = trial.build, trial.verification, trial.measurement
+    return {
+        "id": stored.id,
+        "session": trial.session,
+        "index": trial.index,
+        "workload": trial.workload,
+        "schedule": trial.schedule.to_json(),
+        "status": trial.status.value,
+        "code": trial.code,
+        "where": trial.where,
+        "message": trial.message,
+        "predicted_us": trial.predicted_us,
+        "key": None if trial.measurement_key is None else trial.measurement_key.key_fields(),
+        "artifact": None if build is None else build.artifact,
+        "verification": None
+        if proof is None
+        else {"passed": proof.passed, "max_error": proof.max_error, "passes": dict(proof.passes)},
+        "measurement": None
+        if found is None
+        else {
+            "median_us": found.median_us,
+            "ci_us": list(found.ci_us),
+            "samples_us": list(found.samples_us),
+            "censored": found.censored,
+            "protocol": found.protocol,
+            "conditions": dict(found.conditions),
+        },
+        "finished_at": trial.finished_at,
+    }
+
+
+def _final_json(stored: Any) -> dict[str, Any]:
+    final = stored.final
+    return {
+        "id": stored.id,
+        "session": final.session,
+        "winner": final.winner,
+        "protocol": final.protocol,
+        "finished_at": final.finished_at,
+        "entries": [
+            {"trial": e.trial, "median_us": e.median_us, "ci_us": list(e.ci_us),
+             "ratio": e.ratio, "ratio_ci": list(e.ratio_ci)}
+            for e in final.entries
+        ],
+    }  # fmt: skip
+
+
+def _cell(value: Any) -> str:
+    if isinstance(value, dict):
+        return " ".join(f"{n}={v}" for n, v in value.items())
+    if isinstance(value, float):
+        return microseconds(value)
+    text = "" if value is None else str(value)
+    return text[:12] if len(text) == 64 else text

@@ -1,0 +1,130 @@
+"""``tfsearch lookup``."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from tfsearch.cli import options as shared
+from tfsearch.cli.output import Output, table
+from tfsearch.core.errors import NotRecordedError
+
+
+@click.command()
+@shared.workload_arguments
+@shared.target_options
+@shared.build_options
+@click.option(
+    "--allow",
+    multiple=True,
+    metavar="STEP",
+    help="Also serve from a bucket (a recorded range) or model (built now); repeatable.",
+)
+@shared.db_option
+@shared.json_option
+@click.pass_obj
+def lookup(output: Output, op: str, pairs: tuple[str, ...], **options: Any) -> int:
+    """Print the recorded kernel that serves a workload here, and what served it.
+
+    Exact unless --allow says more; exit code 4 and the nearest records otherwise.
+    """
+    from tfsearch.runtime.serving import check_allow, resolve
+
+    allow = check_allow(options["allow"])
+    question = shared.question_of(op, pairs, options)
+    places = shared.settings_of(options["db"])
+    place = resolve(question, places)
+    try:
+        record, served_by = _served(place, allow)
+    except NotRecordedError as error:
+        _miss(output, question, error)
+        raise
+    best = best_json(place, record, "measured" if record.trial is None else "database")
+    document = {
+        "workload": workload_json(question.workload.record),
+        "target": place.target.name,
+        "best": best,
+        "served_by": served_by,
+    }
+    output.emit(document, _lines(document, record))
+    return 0
+
+
+def _served(place: Any, allow: tuple[str, ...]) -> tuple[Any, str]:
+    """The record that serves, its executable at hand, and the step that found it."""
+    from tfsearch.runtime.serving import exact, executable, opened, record_of
+
+    try:
+        with opened(place.settings) as store:
+            found = exact(place, store)
+        executable(place, found)
+        return record_of(place.question.workload, found), "exact"
+    except NotRecordedError:
+        if not allow:
+            raise
+    from tfsearch.runtime.serve import serve
+
+    kernel: Any = serve(place.question, place.settings, allow=allow)
+    return kernel.record, kernel.served_by.value
+
+
+def _miss(output: Output, question: Any, error: NotRecordedError) -> None:
+    nearest = [item.to_json() for item in getattr(error, "nearest", ())]
+    document = {
+        "workload": workload_json(question.workload.record),
+        "best": None,
+        "served_by": None,
+        "nearest": nearest,
+        "error": {"code": error.code, "message": error.message, "exit_code": error.exit_code},
+    }
+    if output.as_json:
+        output.emit(document, ())
+
+
+def workload_json(workload: Any) -> dict[str, Any]:
+    """A workload as commands print it."""
+    return {
+        "key": workload.key,
+        "op": workload.op,
+        "dims": dict(workload.dims),
+        "dtype": workload.dtype,
+    }
+
+
+def best_json(place: Any, record: Any, source: str) -> dict[str, Any]:
+    """``best`` of a served kernel; ``tflops`` and ``roofline_fraction`` are null where unknown."""
+    from tfsearch.ir.hir.facts import facts_of
+    from tfsearch.search.scan import predict_points
+    from tfsearch.space import Point
+
+    flops = facts_of(place.question.workload.program).flops
+    _, bounds = predict_points(
+        place.problem(), [Point(record.schedule.recipe, dict(record.schedule.params))]
+    )
+    median = record.median_us
+    return {
+        "schedule": record.schedule.to_json(),
+        "median_us": median,
+        "ci_us": None if record.ci_us is None else list(record.ci_us),
+        "tflops": flops / median / 1e6 if flops and median else None,
+        "roofline_fraction": float(bounds[0]) / median if bounds[0] > 0 and median else None,
+        "verified": True,
+        "max_error": record.max_error,
+        "source": source,
+        "trial": record.trial,
+        "build": dict(record.build),
+    }
+
+
+def _lines(document: dict[str, Any], record: Any) -> list[str]:
+    from tfsearch.cli.tune import label, time_text
+
+    return [
+        f"workload   {label(record.workload)}",
+        f"target     {document['target']}",
+        f"served by  {document['served_by']}",
+        f"best       {time_text(record.median_us, record.ci_us)}",
+        f"schedule   {record.schedule.recipe}",
+        *table(((n, str(v)) for n, v in sorted(record.schedule.params.items())), "           "),
+    ]

@@ -1,0 +1,120 @@
+"""Options that several commands share, and what they stand for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar
+
+import click
+
+from tfsearch.core.errors import RequestError
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def _stack(*decorators: Callable[[F], F]) -> Callable[[F], F]:
+    def apply(function: F) -> F:
+        for decorator in reversed(decorators):
+            function = decorator(function)
+        return function
+
+    return apply
+
+
+json_option = click.option(
+    "--json", "as_json", is_flag=True, help="Print one JSON document on standard output."
+)
+db_option = click.option(
+    "--db", metavar="URL", help="Database, such as sqlite:///file.db [default: TFSEARCH_DB]."
+)
+workload_arguments = _stack(
+    click.argument("op"), click.argument("pairs", metavar="[KEY=VALUE]...", nargs=-1)
+)
+target_options = _stack(
+    click.option("--target", metavar="NAME", help="Target [default: the best one present]."),
+    click.option("--device", metavar="NAME", help="Device of the target [default: its first]."),
+)
+build_options = _stack(
+    click.option("--toolchain", metavar="NAME", help="Compiler: gcc, clang, zig, or a path."),
+    click.option(
+        "--flag", "flags", multiple=True, metavar="F", help="Compiler flag; repeatable, in order."
+    ),
+    click.option(
+        "--macro", "macros", multiple=True, metavar="NAME[=VALUE]", help="Macro; repeatable."
+    ),
+    click.option("--protocol", default="warm", help="How times are taken: warm or cold."),
+)
+fix_option = click.option(
+    "--fix", "fixes", multiple=True, metavar="KEY=VALUE", help="Hold a parameter; repeatable."
+)
+
+
+def pairs_of(pairs: Sequence[str], what: str = "option") -> dict[str, str]:
+    """``key=value`` texts as a mapping; ``RequestError`` for other texts and repeated keys."""
+    out: dict[str, str] = {}
+    for text in pairs:
+        name, equals, value = text.partition("=")
+        if not equals or not name:
+            raise RequestError(
+                "request.key-value", f"{text!r} is no {what}; write KEY=VALUE, such as m=512"
+            )
+        if name in out:
+            raise RequestError("request.repeated", f"{name} is given twice")
+        out[name] = value
+    return out
+
+
+def workload_options(pairs: Sequence[str]) -> dict[str, Any]:
+    """Options of a workload; those that every workload has get the types that they need."""
+    out: dict[str, Any] = dict(pairs_of(pairs))
+    if "reproducible" in out:
+        out["reproducible"] = _boolean("reproducible", out["reproducible"])
+    if "alignment" in out:
+        out["alignment"] = _integer("alignment", out["alignment"])
+    if "constant_inputs" in out:
+        out["constant_inputs"] = tuple(filter(None, out["constant_inputs"].split(",")))
+    return out
+
+
+def workload_of(op: str, pairs: Sequence[str]) -> Any:
+    """The :class:`tfsearch.ir.workload.Workload` that the arguments name."""
+    from tfsearch.ir.hir.named import named_workload
+
+    return named_workload(op, workload_options(pairs))
+
+
+def question_of(op: str, pairs: Sequence[str], options: Mapping[str, Any]) -> Any:
+    """A :class:`tfsearch.runtime.serving.Question` from a command's options."""
+    from tfsearch.measure.job import protocol
+    from tfsearch.runtime.serving import Question
+
+    protocol(options["protocol"])
+    return Question(
+        workload_of(op, pairs),
+        target=options["target"],
+        device=options["device"],
+        toolchain=options["toolchain"],
+        flags=tuple(options["flags"]),
+        macros=tuple(options["macros"]),
+        protocol=options["protocol"],
+    )
+
+
+def settings_of(db: str | None) -> Any:
+    """The :class:`tfsearch.core.settings.Settings` with an explicit URL, if given."""
+    from tfsearch.core import settings
+
+    return settings.load(db)
+
+
+def _boolean(name: str, text: str) -> bool:
+    words = {"true": True, "1": True, "false": False, "0": False}
+    if text.lower() not in words:
+        raise RequestError("workload.boolean", f"{name}={text}: need true or false")
+    return words[text.lower()]
+
+
+def _integer(name: str, text: str) -> int:
+    if not (text.isascii() and text.isdigit() and len(text) <= 9):
+        raise RequestError("workload.integer", f"{name}={text}: need a positive whole number")
+    return int(text)

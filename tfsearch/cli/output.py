@@ -1,0 +1,81 @@
+"""What a command prints: one document or a few lines on standard output, all else elsewhere."""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+import click
+
+
+@dataclass
+class Output:
+    """The answer of one command. ``as_json`` prints the document, else the lines."""
+
+    as_json: bool = False
+    emitted: bool = False
+
+    def emit(self, document: Mapping[str, Any], lines: Iterable[str]) -> None:
+        """Print the answer; a command has exactly one."""
+        if self.emitted:
+            raise RuntimeError("a command prints one answer")
+        self.emitted = True
+        if self.as_json:
+            click.echo(json.dumps(plain(document), indent=2, allow_nan=False))
+        else:
+            for line in lines:
+                click.echo(line)
+
+
+def note(text: str) -> None:
+    """A line for people on standard error."""
+    click.echo(text, err=True)
+
+
+def plain(value: Any) -> Any:
+    """JSON values: what is not finite becomes null, tuples become lists, enums their values."""
+    if isinstance(value, Enum):
+        return value.value
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    if isinstance(value, Mapping):
+        return {str(name): plain(item) for name, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [plain(item) for item in value]
+    return value
+
+
+def microseconds(value: float | None) -> str:
+    """A time for people: four digits and a fitting unit."""
+    if value is None:
+        return "unknown"
+    for factor, unit in ((1e6, "s"), (1e3, "ms"), (1.0, "µs")):
+        if value >= factor:
+            return f"{value / factor:.4g} {unit}"
+    return f"{value * 1e3:.4g} ns"
+
+
+def table(rows: Iterable[tuple[str, ...]], indent: str = "") -> list[str]:
+    """Rows of texts as aligned lines."""
+    held = [tuple(str(cell) for cell in row) for row in rows]
+    if not held:
+        return []
+    widths = [max(len(row[i]) for row in held) for i in range(len(held[0]))]
+    return [
+        (indent + "  ".join(c.ljust(w) for c, w in zip(row, widths, strict=True))).rstrip()
+        for row in held
+    ]
+
+
+def quiet_stdout() -> None:
+    """After a reader closed the pipe: nothing more can be printed, also not at exit."""
+    import os
+
+    null = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(null, sys.stdout.fileno())
+    os.close(null)

@@ -1,0 +1,138 @@
+"""``tfsearch tune``."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from tfsearch.cli import options as shared
+from tfsearch.cli.output import Output, microseconds, note, table
+
+if TYPE_CHECKING:
+    from tfsearch.tune import TuneReport
+
+
+@click.command()
+@shared.workload_arguments
+@shared.target_options
+@click.option("--trials", type=int, metavar="N", help="Candidates to try [default: 32].")
+@click.option("--seconds", type=float, metavar="S", help="Time to spend.")
+@click.option(
+    "--policy", default="ranked", metavar="P", help="ranked, random or exhaustive; name:key=value."
+)
+@click.option("--workers", type=int, metavar="W", help="Compilations at a time [default: cores].")
+@shared.build_options
+@shared.fix_option
+@click.option(
+    "--prove", default="shape", metavar="HOW", help="Interpret each shape once, or full: each."
+)
+@click.option("--seed", type=int, default=0, metavar="N", help="Seed of the search.")
+@click.option("--finalists", type=int, default=4, metavar="N", help="Candidates in the final.")
+@click.option("--fresh", is_flag=True, help="Do not continue an unfinished session.")
+@click.option("--no-baseline", is_flag=True, help="Do not time the target's baseline.")
+@click.option("-q", "--quiet", is_flag=True, help="No progress on standard error.")
+@shared.db_option
+@shared.json_option
+@click.pass_obj
+def tune(output: Output, op: str, pairs: tuple[str, ...], **options: Any) -> int:
+    """Search for the fastest correct kernel of a workload, prove, measure and record it.
+
+    OP is gemm, softmax, rms_norm, layer_norm, or file.py:function; its dimensions and types
+    follow as KEY=VALUE, for example: tfsearch tune gemm m=512 n=512 k=512 dtype=f32
+    """
+    from tfsearch.cli import progress
+    from tfsearch.tune import TuneRequest, open_for_tuning
+    from tfsearch.tune import tune as run_session
+
+    request = TuneRequest(
+        shared.workload_of(op, pairs),
+        target=options["target"],
+        device=options["device"],
+        trials=options["trials"],
+        seconds=options["seconds"],
+        policy=options["policy"],
+        workers=options["workers"],
+        flags=tuple(options["flags"]),
+        macros=tuple(options["macros"]),
+        toolchain=options["toolchain"],
+        fix=dict(shared.pairs_of(options["fixes"], "parameter")),
+        prove=options["prove"],
+        seed=options["seed"],
+        protocol=options["protocol"],
+        finalists=options["finalists"],
+        resume=not options["fresh"],
+        baseline=not options["no_baseline"],
+    )
+    places = shared.settings_of(options["db"])
+    store, unsaved = open_for_tuning(places.database_url)
+    try:
+        with progress.observer(options["quiet"]) as observer:
+            report = run_session(
+                request, store=store, settings=places, observer=observer, unsaved=unsaved
+            )
+    finally:
+        if store is not None:
+            store.close()
+    output.emit(report.to_json(), _lines(report))
+    if report.unsaved is not None:
+        note(f"error[{report.unsaved.code}]: measured but not saved: {report.unsaved.message}")
+    if report.interrupted:
+        note("error[interrupted]: stopped by Ctrl-C; what was measured is recorded")
+    return report.exit_code
+
+
+def _lines(report: TuneReport) -> list[str]:
+    space, trials = report.space, report.trials
+    lines = [
+        f"workload   {label(report.workload)}",
+        f"target     {report.target} on {report.device.name}, {report.toolchain.name} "
+        f"{report.toolchain.version}",
+        f"space      {space.legal} legal of {space.points} schedules, {space.pruned} pruned",
+        f"trials     {trials.total}: {trials.ok} ok{_failed(report)}"
+        + (f", {trials.reused} answered from the record" if trials.reused else ""),
+    ]
+    best = report.best
+    if best is None:
+        return [*lines, "best       none yet"]
+    lines.append(f"best       {time_text(best.median_us, best.ci_us)}{rate_text(best)}")
+    lines.append(f"schedule   {best.schedule.recipe}")
+    lines += table(((n, str(v)) for n, v in sorted(best.schedule.params.items())), "           ")
+    if report.baseline is not None:
+        base = report.baseline
+        lines.append(
+            f"baseline   {base.name} {microseconds(base.median_us)}: {base.speedup:.3g}× faster now"
+        )
+    elif report.baseline_note:
+        lines.append(f"baseline   none: {report.baseline_note}")
+    lines.append(f"elapsed    {report.elapsed_s:.1f} s")
+    return lines
+
+
+def _failed(report: TuneReport) -> str:
+    parts = [f"{count} {status.value}" for status, count in report.trials.failed.items()]
+    return f", {', '.join(parts)}" if parts else ""
+
+
+def label(workload: Any) -> str:
+    """A workload record in one line."""
+    dims = " ".join(f"{name}={value}" for name, value in workload.dims.items())
+    return f"{workload.op} {dims} dtype={workload.dtype}"
+
+
+def time_text(median_us: float | None, ci_us: tuple[float, float] | None) -> str:
+    """A median with its 95 % interval."""
+    if median_us is None or ci_us is None:
+        return microseconds(median_us)
+    half = (ci_us[1] - ci_us[0]) / 2 / median_us if median_us else 0.0
+    return f"{microseconds(median_us)} ±{half:.1%}"
+
+
+def rate_text(best: Any) -> str:
+    """TFLOP/s and the share of the roofline, where known."""
+    parts: list[str] = []
+    if best.tflops is not None:
+        parts.append(f"{best.tflops * 1e3:.4g} GFLOP/s")
+    if best.roofline_fraction is not None:
+        parts.append(f"{best.roofline_fraction:.0%} of the bound")
+    return f" ({', '.join(parts)})" if parts else ""
