@@ -24,7 +24,7 @@ from tfsearch.target.null import NullTarget, model, target
 from tfsearch.target.null.atoms import NullAtoms, op_atom
 from tfsearch.target.null.problem import NullProblem, reduce_program
 from tfsearch.target.null.runner import make
-from tfsearch.tune.proof import prove_reduced
+from tfsearch.tune.proof import FULL, prove_reduced
 
 TEXTS = {
     "select": """program f(x: f32[4,6], y: f32[4,6]) -> (z: f32[4,6]) {
@@ -85,7 +85,7 @@ def test_any_program_lowers_to_legal_and_right_tir(workload: Workload, point: Po
     problem = _problem(workload)
     atoms, limits = target.atoms(problem.device), target.limits(problem.device)
     assert verify(problem.lower(point), atoms, limits) == ()
-    assert prove_reduced(*problem.reduced(point), atoms, limits) == ()
+    assert prove_reduced(*problem.reduced(point), atoms, limits, FULL) == ()
 
 
 @pytest.mark.parametrize("workload", WORKLOADS, ids=IDS)

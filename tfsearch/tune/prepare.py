@@ -13,7 +13,7 @@ from tfsearch.plugin.target import Source
 from tfsearch.prove.verify import verify
 from tfsearch.search.scan import predict_points
 from tfsearch.space import Point
-from tfsearch.tune.proof import prove_reduced, prover_digest, shape_of
+from tfsearch.tune.proof import FULL, prove_reduced, prover_digest, shape_of
 from tfsearch.tune.recorder import Recorder
 from tfsearch.tune.request import Plan
 
@@ -100,7 +100,7 @@ class Preparer:
         workload, module = self._plan.problem.reduced(point)
         shape = shape_of(workload, module)
         if self._plan.request.prove == "full":
-            return prove_reduced(workload, module, self._atoms, self._limits)
+            return prove_reduced(workload, module, self._atoms, self._limits, FULL)
         if shape not in self._proved:
             known = self._recorder.proof_of(shape, self._prover)
             if known is None:
