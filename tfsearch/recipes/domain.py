@@ -1,4 +1,4 @@
-"""Iteration domains of programs without contractions: axes, arguments, other sizes."""
+"""Iteration domains of programs without contractions: axes and arguments."""
 
 from __future__ import annotations
 
@@ -7,8 +7,7 @@ from dataclasses import dataclass, replace
 from math import prod
 
 from tfsearch.core.launch import LaunchSpec
-from tfsearch.ir.hir.facts import facts_of
-from tfsearch.ir.hir.program import Input, Program
+from tfsearch.ir.hir.program import Program
 from tfsearch.ir.hir.types import TensorType
 from tfsearch.ir.tir.builder import Builder
 from tfsearch.ir.tir.expr import Expr, ExprLike, as_expr
@@ -179,40 +178,6 @@ def places(
         place[axis] = builder.let(axis, value % extents[axis] if position else value)
         below *= extents[axis]
     return place
-
-
-def resized(program: Program, sizes: Mapping[int, int]) -> Program:
-    """The program at other sizes of its iteration axes (as :attr:`facts.Facts.axes` numbers them).
-
-    Inputs keep the order of their strides and (up to 8 elements) the gaps between dimensions.
-    """
-    axes = facts_of(program).axes
-
-    def shape(value: int) -> tuple[int, ...]:
-        own = program.ops[value].type.sizes
-        return tuple(sizes.get(a, n) for a, n in zip(axes[value], own, strict=True))
-
-    types = [
-        TensorType(op.type.dtype, shape(value), _strides(op.type, shape(value)))
-        for value, op in enumerate(program.ops)
-    ]
-    inputs = tuple(Input(item.name, types[i]) for i, item in enumerate(program.inputs))
-    ops = tuple(replace(op, type=t) for op, t in zip(program.ops, types, strict=True))
-    return Program(program.name, inputs, ops, program.outputs)
-
-
-def _strides(type_: TensorType, shape: tuple[int, ...]) -> tuple[int, ...] | None:
-    if type_.strides is None:
-        return None
-    order = sorted(range(len(shape)), key=lambda d: (type_.element_strides[d], -d))
-    new = [1] * len(shape)
-    packed_old = packed_new = 1
-    for dim in order:
-        gap = max(0, type_.element_strides[dim] - packed_old)
-        new[dim] = packed_new + min(gap, 8)
-        packed_old = type_.element_strides[dim] * type_.sizes[dim]
-        packed_new = new[dim] * shape[dim]
-    return tuple(new)
 
 
 def flat_size(axes: Iterable[str], extents: Mapping[str, int]) -> int:

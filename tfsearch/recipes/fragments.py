@@ -180,6 +180,10 @@ class FragmentTile:
             self._known[key] = self._evaluate(value, labels)
         return self._known[key]
 
+    def know(self, value: int, labels: Labels, window: Window) -> None:
+        """Say where a value that runs along ``labels`` is already."""
+        self._known[value, labels] = window
+
     def register(self, stem: str, dtype: DType) -> Window:
         """A fresh register fragment."""
         count = self.lanes.count

@@ -155,7 +155,7 @@ class Rows(Lowering):
         return min(2, len(self.plan.passes) - 1)
 
     def _ahead(self, start: Expr, count: int) -> list[Place]:
-        """Places of the rows of the next group; the last row stands for those that are not there."""
+        """Places of the rows of the next group; the last row stands for missing ones."""
         end = self.geometry.lines - 1
         out: list[Place] = []
         for i in range(count):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 
 from tfsearch.core.errors import RequestError
@@ -26,8 +26,9 @@ class Domain:
 
     ``kept`` and ``reduced`` are axes, outermost first; a row is one place of the kept axes.
     ``lane`` is the axis that vectors run along: the innermost reduced one (ROWS) or a kept one
-    (COLUMNS). ``labels`` gives for every value the axis of each dimension, ``numbers`` the
-    iteration axis of the program behind each axis.
+    (COLUMNS). ``labels`` gives for every value the axis of each dimension, ``positions`` for
+    every axis a value and the dimension of it that runs along the axis, also for those that were
+    folded into another one.
     """
 
     program: Program
@@ -39,7 +40,7 @@ class Domain:
     labels: tuple[Labels, ...]
     inputs: tuple[Argument, ...]
     outputs: tuple[Argument, ...]
-    numbers: dict[str, int]
+    positions: dict[str, tuple[int, int]]
 
     def is_element(self, value: int) -> bool:
         """True where a value differs along a row."""
@@ -83,23 +84,25 @@ def match(program: Program) -> Domain:
     )
     order = _memory_order(program, labels, inputs, outputs, extents)
     folded = _fold(program, labels, inputs, outputs, extents, {names[r] for r in reduced})
-    labels = tuple(folded.labels(own) for own in labels)
-    last = {n: a for a, n in names.items()}
-    return _with_lanes(
-        Domain(
-            program=program,
-            extents=dict(folded.extents),
-            kept=tuple(a for a in order if a in kept),
-            reduced=tuple(a for a in order if a not in kept and a not in folded.gone),
-            lane="",
-            pipeline=Pipeline.ROWS,
-            labels=labels,
-            inputs=inputs,
-            outputs=outputs,
-            numbers={a: last[a] for a in extents},
-        ),
-        folded,
+    where = [labels[v] for v in range(len(inputs))], [labels[v] for _, v in program.outputs]
+    domain = Domain(
+        program=program,
+        extents=dict(folded.extents),
+        kept=tuple(a for a in order if a in kept),
+        reduced=tuple(a for a in order if a not in kept and a not in folded.gone),
+        lane="",
+        pipeline=Pipeline.ROWS,
+        labels=tuple(folded.labels(own) for own in labels),
+        inputs=tuple(folded.argument(a, own) for a, own in zip(inputs, where[0], strict=True)),
+        outputs=tuple(folded.argument(a, own) for a, own in zip(outputs, where[1], strict=True)),
+        positions={
+            axis: (value, dim)
+            for value, own in reversed(list(enumerate(labels)))
+            for dim, axis in enumerate(own)
+            if axis is not None
+        },
     )
+    return _with_lanes(domain)
 
 
 def _reduced_axes(program: Program, axes: tuple[tuple[int, ...], ...]) -> frozenset[int]:
@@ -165,34 +168,21 @@ def _fold(
     return collapse(extents, seen, arguments, frozenset(reduced))
 
 
-def _with_lanes(domain: Domain, folded: Collapse) -> Domain:
+def _with_lanes(domain: Domain) -> Domain:
     """Choose the lanes: the axis along which most bytes are contiguous; of equals, the row."""
-    program = domain.program
-    inputs = tuple(folded.argument(a, domain.labels[v]) for v, a in enumerate(domain.inputs))
-    outputs = tuple(
-        folded.argument(a, domain.labels[v])
-        for a, (_, v) in zip(domain.outputs, program.outputs, strict=True)
-    )
-    # A dimension that was folded away keeps its stride but has no label.
-    weight = {axis: 0 for axis in (*domain.reduced, *domain.kept)}
-    pairs = [(a, v) for v, a in enumerate(inputs)]
-    pairs += [(a, v) for a, (_, v) in zip(outputs, program.outputs, strict=True)]
+    weight = dict.fromkeys((*domain.reduced, *domain.kept), 0)
+    pairs = [(a, v) for v, a in enumerate(domain.inputs)]
+    pairs += [(a, v) for a, (_, v) in zip(domain.outputs, domain.program.outputs, strict=True)]
     for argument, value in pairs:
         for axis, stride in zip(domain.labels[value], argument.strides, strict=False):
             if axis is not None and stride == 1:
                 weight[axis] += argument.type.bytes
     lane = max((*reversed(domain.reduced), *reversed(domain.kept)), key=lambda a: weight[a])
     rows = lane in domain.reduced
-    reduced = (*(a for a in domain.reduced if a != lane), lane) if rows else domain.reduced
-    return Domain(
-        program=program,
-        extents=domain.extents,
-        kept=domain.kept,
-        reduced=reduced,
+    others = tuple(a for a in domain.reduced if a != lane)
+    return replace(
+        domain,
+        reduced=(*others, lane) if rows else domain.reduced,
         lane=lane,
         pipeline=Pipeline.ROWS if rows else Pipeline.COLUMNS,
-        labels=domain.labels,
-        inputs=inputs,
-        outputs=outputs,
-        numbers=domain.numbers,
     )

@@ -1,0 +1,159 @@
+"""Counting what statements execute: the profiles from which facts are made."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from tfsearch.atoms.contract import Atom, Kind
+from tfsearch.atoms.table import AtomTable
+from tfsearch.ir.tir.builder import Builder
+from tfsearch.ir.tir.expr import Expr, evaluate
+from tfsearch.ir.tir.nodes import UNIT, Block, Call, For, If, Kernel, Let, Role, Stmt
+
+COUNTS = ("calls", "loads", "stores", "flops")
+LEVELS = ("l1", "l2", "l3")
+MEMORY = "memory"
+
+Column = Any
+
+
+@dataclass(frozen=True)
+class Meter:
+    """Measures atoms: integer :data:`COUNTS`, and cycles on each of ``pipes``.
+
+    ``cycles`` gives the cycles that one unit needs for an atom (reciprocal throughput).
+    """
+
+    atoms: AtomTable
+    cycles: Callable[[str], float]
+    pipes: tuple[str, ...]
+
+    @staticmethod
+    def of(atoms: AtomTable, cycles: Callable[[str], float]) -> Meter:
+        """A meter of all pipes that the table's atoms occupy."""
+        pipes = sorted({atoms[name].cost.pipe for name in atoms})
+        return Meter(atoms, cycles, tuple(pipes))
+
+    @property
+    def width(self) -> int:
+        """Length of a profile."""
+        return len(COUNTS) + len(self.pipes)
+
+    def measure(self, atom: Atom) -> Column:
+        """The profile of one execution: COUNTS, then cycles per pipe."""
+        out = np.zeros(self.width)
+        kind = atom.computes.kind
+        out[: len(COUNTS)] = (
+            1,
+            kind in (Kind.LOAD, Kind.SPLAT, Kind.TRANSPOSE),
+            kind in (Kind.STORE, Kind.TRANSPOSE),
+            atom.flops,
+        )
+        out[len(COUNTS) + self.pipes.index(atom.cost.pipe)] = self.cycles(atom.id)
+        return out
+
+    def profile(self, statements: Iterable[Stmt]) -> Column:
+        """The profile of straight-line statements."""
+        out = np.zeros(self.width)
+        for statement in statements:
+            if isinstance(statement, Call):
+                out += self.measure(self.atoms[statement.atom])
+            elif isinstance(statement, (For, If, Role)):
+                raise TypeError("a profile is taken of straight-line statements")
+        return out
+
+    def counted(self, builder: Builder, emit: Callable[[], object]) -> Column:
+        """The profile of what ``emit`` adds to the builder."""
+        with builder.capture() as statements:
+            emit()
+        return self.profile(statements)
+
+    def kernel(self, kernel: Kernel) -> Column:
+        """The profile of a whole kernel, all units, by walking every iteration of its loops."""
+        out = np.zeros(self.width)
+        for unit in range(kernel.units):
+            out += self._block(kernel.body, {UNIT: unit})
+        return out
+
+    def _block(self, block: Block, env: Mapping[str, int]) -> Column:
+        out = np.zeros(self.width)
+        names = dict(env)
+        for statement in block:
+            match statement:
+                case Call(atom):
+                    out += self.measure(self.atoms[atom])
+                case Let(name, value):
+                    names[name] = evaluate(value, names)
+                case For(name, start, stop, body, _, step):
+                    values = range(_value(start, names), _value(stop, names), step)
+                    for index in values:
+                        out += self._block(body, {**names, name: index})
+                case If(condition, then, orelse):
+                    out += self._block(then if _value(condition, names) else orelse, names)
+                case Role(_, first, last, body):
+                    if first <= names[UNIT] < last:
+                        out += self._block(body, names)
+                case _:
+                    pass
+        return out
+
+    def cycles_of(self, profile: Column) -> dict[str, Column]:
+        """Cycles per pipe of profiles stacked along the first axis."""
+        return {
+            pipe: profile[..., len(COUNTS) + i]
+            for i, pipe in enumerate(self.pipes)
+            if np.any(profile[..., len(COUNTS) + i])
+        }
+
+    def counts_of(self, profile: Column) -> dict[str, Column]:
+        """COUNTS of profiles stacked along the first axis, as integers."""
+        return {name: np.rint(profile[..., i]).astype(np.int64) for i, name in enumerate(COUNTS)}
+
+
+def _value(expr: Expr, env: Mapping[str, int]) -> int:
+    return evaluate(expr, env)
+
+
+class Traffic:
+    """Bytes moved per memory level, column by column.
+
+    ``caches`` are the capacities in bytes, innermost first; what fits none is in memory.
+    """
+
+    def __init__(self, caches: Sequence[int], length: int) -> None:
+        self.caches = tuple(caches[: len(LEVELS)])
+        self.names = (*LEVELS[: len(self.caches)], MEMORY)
+        self.bytes = {name: np.zeros(length) for name in self.names}
+
+    def level(self, footprint: Column) -> Column:
+        """Position of the innermost level that holds a working set of so many bytes."""
+        return sum(
+            (np.asarray(footprint) > size).astype(np.int64) for size in self.caches
+        ) + np.zeros(np.shape(footprint), np.int64)
+
+    @property
+    def memory(self) -> int:
+        """Position of memory."""
+        return len(self.caches)
+
+    def add(self, level: Column, amount: Column) -> None:
+        """Move ``amount`` bytes from or to the level at each position."""
+        for position, name in enumerate(self.names):
+            self.bytes[name] = self.bytes[name] + np.where(level == position, amount, 0)
+
+    def write(self, level: Column, amount: Column, stream: Column) -> None:
+        """Stores: a line in memory is read before it is written, unless the stores stream."""
+        plain = np.where(level == self.memory, 2 * amount, amount)
+        self.add(np.where(stream, self.memory, level), np.where(stream, amount, plain))
+
+    def moved(self) -> dict[str, Column]:
+        """Bytes of the levels that move any; the first level keeps up with loads and stores."""
+        return {
+            name: column
+            for name, column in self.bytes.items()
+            if name != LEVELS[0] and np.any(column)
+        }

@@ -1,0 +1,383 @@
+"""Facts of row-wise candidates, for whole batches of points at once.
+
+The code of one fragment, one line and one accumulator is lowered and counted once for each
+combination of the choices that shape it; how often each runs is arithmetic on columns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from tfsearch.atoms.contract import Computation, Kind
+from tfsearch.core.records import Accuracy
+from tfsearch.cost.model import Facts, Phase
+from tfsearch.ir.hir.facts import facts_of
+from tfsearch.ir.tir.expr import Const
+from tfsearch.ir.tir.nodes import Buffer, Window, window
+from tfsearch.recipes.counting import Meter, Traffic
+from tfsearch.recipes.fragments import Lanes
+from tfsearch.recipes.recipe import Kit
+from tfsearch.recipes.rowwise.lower import Columns, Lowering, Rows
+from tfsearch.recipes.rowwise.match import Pipeline
+from tfsearch.recipes.rowwise.plan import Pass, Plan
+from tfsearch.recipes.rowwise.schedule import REGISTERS, STAGED, Geometry, Schedule
+from tfsearch.recipes.rowwise.walk import Line, Piece
+from tfsearch.space import Points
+
+Column = Any
+
+STEP_OVERHEAD = 2.0
+"""Cycles of loop control per step that the front end cannot hide; an estimate."""
+CHAIN_LATENCY = 4.0
+"""Cycles until a dependent add, max or multiply-add can start; the same on current cores."""
+FINISH_LATENCY = 40.0
+"""Cycles from the last element of a walk to the first of the next: joining the lanes, the row's
+own arithmetic, a mispredicted loop exit; an estimate."""
+
+
+@dataclass(frozen=True)
+class Profiles:
+    """Counts of the pieces of one pass (see :class:`~tfsearch.recipes.counting.Meter`).
+
+    ``line``: the end of a pass with one accumulator chain; ``fill`` and ``join``: one chain more;
+    ``whole`` and ``short``: one element fragment. ``short_line``: ``line`` where the lanes across
+    rows are not all there.
+    """
+
+    line: Column
+    short_line: Column
+    fill: Column
+    join: Column
+    whole: Column
+    short: Column
+
+
+class RowwiseFacts:
+    """Facts of the points of one row-wise space; ``plans`` by the way rows divide."""
+
+    def __init__(self, plans: Mapping[str, Plan], kit: Kit, accuracy: Accuracy) -> None:
+        self.plans = plans
+        self.kit = kit
+        self.accuracy = accuracy
+        self.meter = Meter.of(kit.atoms, kit.cycles)
+        self._known: dict[tuple[int, str, str, bool], _Shape] = {}
+
+    def of(self, points: Points) -> Facts:
+        """Facts of a batch."""
+        return _Batch(self, points).facts()
+
+    def shape(self, lanes: int, staging: str, divide: str, stream: bool) -> _Shape:
+        """Profiles of one combination of choices."""
+        key = (lanes, staging, divide, stream)
+        if key not in self._known:
+            schedule = Schedule(lanes, 1, 1, staging, divide, False, stream, 1)
+            self._known[key] = _Shape(self.plans[divide], schedule, self)
+        return self._known[key]
+
+
+class _Shape:
+    """Lowers and counts the pieces of one combination of choices."""
+
+    def __init__(self, plan: Plan, schedule: Schedule, owner: RowwiseFacts) -> None:
+        kind = Rows if plan.domain.pipeline is Pipeline.ROWS else Columns
+        self.low: Lowering = kind(
+            plan, schedule, owner.kit.atoms, owner.accuracy, 64, owner.kit.line
+        )
+        self.plan = plan
+        self.meter = owner.meter
+        self.builder = self.low.builder
+        walker = self.low.walker
+        count = self.meter.counted
+        self.unit = count(self.builder, walker.fill_constants)
+        if schedule.stream and plan.element_outputs:
+            fence = self.low.fragments.atom(Computation(Kind.SYNC, "fence", (), ()))
+            self.unit = self.unit + count(self.builder, lambda: self.builder.call(fence))
+        self.low.allocate()
+        self.lanes = schedule.lanes
+        self.rest = self.low.geometry.extent % schedule.lanes
+        self.whole_line, first = self._line(schedule.lanes)
+        self.short_line, short_first = self._line(self.rest or schedule.lanes)
+        self.passes: list[Profiles] = []
+        if schedule.staging == REGISTERS:
+            self._registers(first)
+            return
+        zero = np.zeros(self.meter.width)
+        self.passes.append(Profiles(first, short_first, zero, zero, zero, zero))
+        for one in plan.passes[1:]:
+            self.passes.append(self._pass(one))
+        self.asked = self._asked()
+
+    def _line(self, valid: int) -> tuple[Line, Column]:
+        low = self.low
+        lane, axes = low.domain.lane, (*low.domain.kept, *low.domain.reduced)
+        place = {axis: Const(0) for axis in axes}
+        lanes = self.lanes if low.walker.along_rows else valid
+        made: list[Line] = []
+        profile = self.meter.counted(
+            self.builder,
+            lambda: made.append(low.walker.line(0, place, Lanes.of(self.lanes, lane, lanes))),
+        )
+        return made[0], profile
+
+    def _pass(self, one: Pass) -> Profiles:
+        count, walker = self.meter.counted, self.low.walker
+        lane = self.low.domain.lane
+        fills: list[Any] = []
+        fill = count(self.builder, lambda: fills.append(walker.begin(one, 1)))
+        acc = fills[0]
+
+        def element(line: Line, valid: int) -> Column:
+            zero = Const(0)
+            piece = Piece(line.tile.place, Lanes.of(self.lanes, lane, valid), 0, (zero, zero))
+            return count(self.builder, lambda: walker.element(one, line, piece, acc))
+
+        whole = element(self.whole_line, self.lanes)
+        short = element(self.short_line, self.rest) if self.rest else whole
+
+        def end(line: Line) -> None:
+            for reduction in one.reductions:
+                chain = self._chain(acc, reduction.value)
+                walker.finish(reduction, line, [chain])
+            walker.row_values(one, line)
+
+        def join() -> None:
+            for reduction in one.reductions:
+                chain = self._chain(acc, reduction.value)
+                walker.join(reduction, chain, chain, chain)
+
+        return Profiles(
+            line=count(self.builder, lambda: end(self.whole_line)),
+            short_line=count(self.builder, lambda: end(self.short_line)),
+            fill=fill,
+            join=count(self.builder, join),
+            whole=whole,
+            short=short,
+        )
+
+    def _chain(self, acc: Mapping[int, Buffer], value: int) -> Window:
+        return window(acc[value], 0, 0, (0, self.lanes))
+
+    def _registers(self, first: Column) -> None:
+        """A whole row is straight-line code: it is counted as it is."""
+        low = self.low
+        assert isinstance(low, Rows)
+        zero = np.zeros(self.meter.width)
+        low.pieces(self.whole_line)
+        self.passes.append(Profiles(first, first, zero, zero, zero, zero))
+        for one in self.plan.passes[1:]:
+            row = self.meter.counted(
+                self.builder, lambda one=one: low.register_pass(one, self.whole_line)
+            )
+            self.passes.append(Profiles(row, row, zero, zero, zero, zero))
+        self.asked = zero
+
+    def _asked(self) -> Column:
+        """Prefetches of one fragment that begins a cache line."""
+        low = self.low
+        if not isinstance(low, Rows) or len(self.plan.passes) < 3:
+            return np.zeros(self.meter.width)
+        return self.meter.counted(
+            self.builder, lambda: low.walker.prefetch(self.whole_line.tile.place)
+        )
+
+
+class _Batch:
+    def __init__(self, owner: RowwiseFacts, points: Points) -> None:
+        self.owner, self.points = owner, points
+        self.meter = owner.meter
+        plan = next(iter(owner.plans.values()))
+        self.plan = plan
+        self.geometry = Geometry.of(plan.domain)
+        self.along = plan.domain.pipeline is Pipeline.ROWS
+        self.lanes, self.unroll = points.column("lanes"), points.column("unroll")
+        self.rows, self.units = points.column("rows"), points.column("units")
+        self.staging, self.divide = points.labels("staging"), points.labels("divide")
+        self.stream = points.labels("stream").astype(bool)
+        self.prefetch = points.labels("prefetch").astype(bool)
+        self.groups = points.column("groups")
+        self.registers = self.staging == REGISTERS
+        self._trips()
+
+    def _trips(self) -> None:
+        """How often each piece runs, in all and on the busiest unit."""
+        g = self.geometry
+        self.fragments = g.extent // self.lanes
+        self.short = (g.extent % self.lanes > 0).astype(np.int64)
+        share = -(-self.groups // self.units)
+        alone = self.units == 1
+        if self.along:
+            self.lines = np.full(len(self.points), g.lines)
+            self.busy = np.where(alone, g.lines, np.minimum(g.lines, share * self.rows))
+            self.chains = self.unroll
+            steps = self.fragments // self.unroll
+            width = self._line_width()
+            begins = -(-self.unroll * self.lanes * width // self.owner.kit.line)
+            asked = np.where(self.lanes * width >= self.owner.kit.line, self.unroll, begins)
+            self.asks = np.where(self.prefetch, steps * g.deep * asked, 0)
+        else:
+            per_line = self.fragments + self.short
+            self.lines = g.lines * per_line
+            most = np.minimum(self.lines, share * self.unroll)
+            self.busy = np.where(alone, self.lines, most)
+            self.chains = self.rows
+            self.asks = np.zeros(len(self.points), np.int64)
+
+    def _line_width(self) -> int:
+        domain = self.plan.domain
+        widths = [
+            domain.inputs[v].type.dtype.bytes
+            for v in self.plan.passes[1].inputs
+            if domain.lane_stride(domain.inputs[v], v) == 1
+            and any(axis in domain.kept for axis in domain.labels[v])
+        ]
+        return max(widths, default=1)
+
+    def _shapes(self) -> list[tuple[Column, _Shape]]:
+        """Rows of the batch with the profiles that they share."""
+        keys = np.stack(
+            [
+                self.lanes,
+                self.points.codes["staging"].astype(np.int64),
+                self.points.codes["divide"].astype(np.int64),
+                self.stream.astype(np.int64),
+            ]
+        )
+        kinds, inverse = np.unique(keys, axis=1, return_inverse=True)
+        inverse = np.asarray(inverse).reshape(-1)
+        out: list[tuple[Column, _Shape]] = []
+        for number in range(kinds.shape[1]):
+            rows = np.flatnonzero(inverse == number)
+            at = int(rows[0])
+            shape = self.owner.shape(
+                int(self.lanes[at]),
+                str(self.staging[at]),
+                str(self.divide[at]),
+                bool(self.stream[at]),
+            )
+            out.append((rows, shape))
+        return out
+
+    def facts(self) -> Facts:
+        """The facts of the batch."""
+        count = len(self.plan.passes)
+        total = np.zeros((len(self.points), self.meter.width))
+        busiest = np.zeros((count, len(self.points), self.meter.width))
+        for rows, shape in self._shapes():
+            each, ends = self._per_pass(rows, shape)
+            lines, busy = self.lines[rows], self.busy[rows]
+            short = ends["short_lines"]
+            for number in range(count):
+                line, short_line = each[number]
+                total[rows] += line * (lines - short)[:, None] + short_line * short[:, None]
+                busiest[number][rows] = line * busy[:, None]
+            total[rows] += shape.unit * self.units[rows][:, None]
+            busiest[0][rows] += shape.unit
+        phases = [self._phase(number, busiest[number]) for number in range(count)]
+        program = facts_of(self.plan.domain.program)
+        wide = any(op.type.dtype.bytes == 8 for op in self.plan.domain.program.ops)
+        return Facts(
+            phases,
+            self.units,
+            {"f64" if wide else "f32": float(program.flops)},
+            float(program.bytes_read + program.bytes_written),
+            self.meter.counts_of(total),
+        )
+
+    def _per_pass(
+        self, rows: Column, shape: _Shape
+    ) -> tuple[list[tuple[Column, Column]], dict[str, Column]]:
+        """Counts of one line in every pass: with all lanes, and (COLUMNS) with the last ones."""
+        deep, chains = self.geometry.deep, self.chains[rows][:, None]
+        whole, short = self.fragments[rows][:, None], self.short[rows][:, None]
+        held = self.registers[rows][:, None]
+        out: list[tuple[Column, Column]] = []
+        for number, p in enumerate(shape.passes):
+            if number == 0:
+                pair = (p.line + 0 * chains, p.short_line + 0 * chains)
+                out.append(pair)
+                continue
+            extra = np.where(held, 0, chains * p.fill + (chains - 1) * p.join)
+            if self.along:
+                inner = np.where(held, 0, deep * (whole * p.whole + short * p.short))
+                line = p.line + extra + inner
+                if number == min(2, len(shape.passes) - 1):
+                    line = line + shape.asked * self.asks[rows][:, None]
+                out.append((line, line))
+            else:
+                line = p.line + extra + deep * p.whole
+                out.append((line, p.short_line + extra + deep * p.short))
+        shorts = np.zeros(len(rows), np.int64)
+        if not self.along:
+            shorts = self.geometry.lines * self.short[rows]
+        return out, {"short_lines": shorts}
+
+    # Phases ----------------------------------------------------------------------------------
+
+    def _phase(self, number: int, profile: Column) -> Phase:
+        """One pass of the busiest unit: pipes, the chain of its accumulators, memory."""
+        cycles = dict(self.meter.cycles_of(profile))
+        if number == 0:
+            return Phase("prepare", cycles)
+        one = self.plan.passes[number]
+        deep = self.geometry.deep
+        lanes_of = self.fragments + self.short
+        if self.along:
+            groups = -(-self.busy // self.rows)
+            steps = deep * -(-lanes_of // self.unroll)
+        else:
+            groups = -(-self.busy // self.unroll)
+            steps = np.asarray(-(-deep // self.rows)) + np.zeros_like(self.rows)
+        steps = np.where(self.registers, 1, steps)
+        if one.reductions:
+            cycles["chain"] = (groups * steps * CHAIN_LATENCY).astype(np.float64)
+        ends = FINISH_LATENCY if self.along else FINISH_LATENCY / 4
+        overhead = groups * (steps * STEP_OVERHEAD + ends)
+        return Phase(f"pass{number}", cycles, self._traffic(number), overhead)
+
+    def _traffic(self, number: int) -> dict[str, Column]:
+        domain = self.plan.domain
+        program = domain.program
+        one = self.plan.passes[number]
+        traffic = Traffic(self.owner.kit.caches, len(self.points))
+        arguments = (*domain.inputs, *domain.outputs)
+        home = traffic.level(sum(a.type.bytes for a in arguments) / self.units)
+        again = np.minimum(home, traffic.level(self._group_bytes()))
+        share = self.busy / np.maximum(self.lines, 1)
+        seen = {v for p in self.plan.passes[1:number] for v in p.inputs}
+        staged = self.staging == STAGED
+        for value in one.inputs:
+            amount = domain.inputs[value].type.bytes * share
+            anew = any(axis in domain.kept for axis in domain.labels[value])
+            level = home if anew and value not in seen else again
+            skipped = (staged & (value not in one.staged_inputs)) | (
+                self.registers & (value in seen)
+            )
+            traffic.add(level, np.where(skipped, 0, amount))
+        for position in one.outputs:
+            amount = domain.outputs[position].type.bytes * share
+            traffic.write(home, amount, self.stream)
+        for value in (*one.stores, *one.loads):
+            size = 8 if program.ops[value].type.dtype.bytes == 8 else 4
+            elements = self.geometry.deep * self.geometry.extent * self.geometry.lines
+            traffic.add(again, np.where(staged, elements * size * share, 0))
+        return traffic.moved()
+
+    def _group_bytes(self) -> Column:
+        """Bytes that one group of lines touches again from pass to pass."""
+        domain = self.plan.domain
+        inputs = {v for one in self.plan.passes for v in one.inputs}
+        anew = shared = 0
+        for value in inputs:
+            size = domain.inputs[value].type.bytes
+            if any(axis in domain.kept for axis in domain.labels[value]):
+                anew += size
+            else:
+                shared += size
+        at_once = self.rows if self.along else self.unroll
+        group = anew * at_once / np.maximum(self.lines, 1)
+        kept = np.where(self.staging == STAGED, self.points.column("kept_bytes"), 0)
+        return group + shared + kept
