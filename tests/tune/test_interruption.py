@@ -6,6 +6,7 @@ import json
 import signal
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from tfsearch.core.settings import Settings
 from tfsearch.db import SessionStatus, Store
 from tfsearch.ir.workload import Workload
 from tfsearch.tune import Stage
-from tfsearch.tune.ownership import is_gone, own_name
+from tfsearch.tune.ownership import is_gone, own_name, work_folder
 
 ROOT = Path(__file__).parents[2]
 
@@ -134,6 +135,30 @@ def test_a_session_that_another_process_drives_is_left_alone(
         process.kill()
         process.communicate()
     assert is_gone(running.owner)
+
+
+def test_folders_of_killed_processes_are_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    process = subprocess.Popen(
+        [
+            sys.executable,
+            "-c",
+            "import os, tempfile; tempfile.tempdir = os.sys.argv[1]\n"
+            "from tfsearch.tune.ownership import work_folder\n"
+            "(work_folder() / 'kernel').write_text('x'); os.kill(os.getpid(), 9)",
+            str(tmp_path),
+        ]
+    )
+    process.wait(timeout=60)
+    (left,) = tmp_path.iterdir()
+    own, other = work_folder(), tmp_path / "tfsearch-tune-notes"
+    other.mkdir()
+    assert not left.exists()
+    assert work_folder().exists()
+    assert own.exists()
+    assert other.exists()
 
 
 def test_owner_names_tell_a_reused_process_id_from_the_process() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import tempfile
 from pathlib import Path
 from types import TracebackType
 
@@ -12,6 +11,7 @@ from tfsearch.core.errors import TfsearchError
 from tfsearch.core.records import BuildKey, BuildRecord, Status
 from tfsearch.measure.pool import CompilePool, Done
 from tfsearch.plugin.target import CompileOutcome, Source
+from tfsearch.tune.ownership import work_folder
 from tfsearch.tune.prepare import Failure, shortened
 from tfsearch.tune.recorder import Built, Recorder
 from tfsearch.tune.request import Plan
@@ -28,7 +28,7 @@ class Builder:
         self._recorder = recorder
         self.workers = plan.request.workers or max(1, os.cpu_count() or 1)
         self._pool: CompilePool[CompileOutcome] = CompilePool(self.workers)
-        self._folder = Path(tempfile.mkdtemp(prefix="tfsearch-tune-"))
+        self._folder = work_folder()
         self._known: dict[str, Built] = {}
         self._running: set[str] = set()
         self._done: dict[str, Done[CompileOutcome]] = {}

@@ -1,10 +1,14 @@
-"""Which process drives a session, and whether it still lives."""
+"""Which process drives a session, whether it still lives, and the folder it works in."""
 
 from __future__ import annotations
 
 import os
+import shutil
 import socket
+import tempfile
 from pathlib import Path
+
+_PREFIX = "tfsearch-tune-"
 
 
 def own_name() -> str:
@@ -29,6 +33,28 @@ def is_gone(owner: str) -> bool:
     except PermissionError:
         return False  # it lives, as another user's process
     return _started(int(pid)) != rest
+
+
+def work_folder() -> Path:
+    """A private temporary folder of this process.
+
+    It is not in the user's data folder, whose disk may be the one that is full. Folders that
+    killed processes of this user left behind are removed.
+    """
+    for left in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
+        owner = left.name.removeprefix(_PREFIX).rpartition(",")[0].replace(",", ":")
+        if is_gone(owner) and _is_own(left):
+            shutil.rmtree(left, ignore_errors=True)
+    own = own_name().replace(":", ",")
+    return Path(tempfile.mkdtemp(prefix=f"{_PREFIX}{own},"))
+
+
+def _is_own(folder: Path) -> bool:
+    try:
+        info = folder.lstat()
+    except OSError:
+        return False  # another process was faster
+    return info.st_uid == os.geteuid()
 
 
 def _started(pid: int) -> str:
