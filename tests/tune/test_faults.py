@@ -7,11 +7,13 @@ from typing import Any
 import pytest
 
 from tests.tune.faulty import BY_FAULT, ONE_POINT, WRONG
+from tfsearch.core.errors import UnavailableError
 from tfsearch.core.records import Status
 from tfsearch.core.settings import Settings
 from tfsearch.db import Store
 from tfsearch.ir.workload import Workload
-from tfsearch.measure.job import Limits
+from tfsearch.measure.job import Limits, MeasureJob, MeasureOutcome
+from tfsearch.measure.worker import Measurer
 from tfsearch.tune import AllFailedError, TuneReport, TuneRequest, tune
 
 QUICK = Limits(deadline_s=2.0, budget_s=0.5)
@@ -77,3 +79,37 @@ def test_all_candidates_failing_is_reported_as_such(
     assert line.message == "planted compile_error"
     (session,) = store.sessions()
     assert session.status.value == "failed"
+
+
+@pytest.mark.parametrize("after", [0, 2])
+def test_a_device_that_goes_away_ends_the_session_with_what_is_known(
+    gemm: Workload,
+    store: Store,
+    home: Settings,
+    monkeypatch: pytest.MonkeyPatch,
+    after: int,
+) -> None:
+    real, calls = Measurer.submit, [0]
+
+    def submit(self: Measurer, job: MeasureJob) -> MeasureOutcome:
+        calls[0] += 1
+        if calls[0] > after:
+            raise UnavailableError("measure.start", "the device fell off the bus")
+        return real(self, job)
+
+    monkeypatch.setattr(Measurer, "submit", submit)
+    fix = {name: value for name, value in ONE_POINT.items() if name != "stages"}
+    if after == 0:
+        with pytest.raises(UnavailableError, match="fell off"):
+            _tune(gemm, store, home, "null", fix=fix)
+    else:
+        report = _tune(gemm, store, home, "null", fix=fix)
+        assert report.exit_code == 5
+        assert report.best is not None
+        assert report.trials.ok == 2
+    (session,) = store.sessions()
+    assert session.status.value == "interrupted"
+    monkeypatch.undo()
+    resumed = _tune(gemm, store, home, "null", fix=fix)
+    assert resumed.session == session.id
+    assert resumed.trials.ok == 4

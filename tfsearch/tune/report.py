@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tfsearch.core.errors import NoCandidateError, TfsearchError
+from tfsearch.core.errors import NoCandidateError, TfsearchError, UnavailableError
 from tfsearch.core.records import (
     DeviceRecord,
     ScheduleRecord,
@@ -106,7 +106,8 @@ class TuneReport:
 
     ``best`` is None only when the session was interrupted before anything succeeded.
     ``baseline_note`` says why there is no baseline, else "". ``unsaved`` is the reason why
-    something is not in the database, or None. ``final`` is the interleaved comparison, where one
+    something is not in the database, or None; ``lost`` why the session ended early because the
+    device or the compiler went away. ``final`` is the interleaved comparison, where one
     ran.
     """
 
@@ -124,13 +125,16 @@ class TuneReport:
     stopped: str
     interrupted: bool = False
     unsaved: TfsearchError | None = None
+    lost: UnavailableError | None = None
     final: Comparison | None = None
 
     @property
     def exit_code(self) -> int:
-        """0, 130 after Ctrl-C, 6 when measured but not saved."""
+        """0, 130 after Ctrl-C, 5 when the device went away, 6 when measured but not saved."""
         if self.interrupted:
             return 130
+        if self.lost is not None:
+            return 5
         return 0 if self.unsaved is None else 6
 
     def to_json(self) -> dict[str, Any]:

@@ -195,6 +195,7 @@ class _Tuning:
             stopped=loop.stopped,
             interrupted=self.interrupts.requested,
             unsaved=self.recorder.unsaved,
+            lost=loop.lost,
             final=None if outcome is None else outcome.comparison,
         )
 
@@ -209,6 +210,8 @@ class _Tuning:
         """The final and the baseline, unless Ctrl-C asks for what is known now."""
         if self.interrupts.requested:
             return None, None, "interrupted"
+        if loop.lost is not None:
+            return None, None, loop.lost.message
         self.observer.stage(Stage.FINAL)
         outcome: Outcome | None = None
         try:
@@ -232,6 +235,9 @@ class _Tuning:
             if not self.interrupts.requested:
                 raise
             return outcome, None, "interrupted"
+        except UnavailableError as error:
+            loop.lost = error
+            return outcome, None, error.message
         return outcome, baseline, note
 
     def _incumbent(self) -> _Incumbent | None:
@@ -394,9 +400,11 @@ class _Tuning:
         )
 
     def _finish(self, loop: Loop, best: Best | None) -> None:
-        """Set the session's state; nothing correct is an error once everything is recorded."""
-        if self.interrupts.requested:
+        """Set the session's state; having found nothing is an error, once all is recorded."""
+        if self.interrupts.requested or loop.lost is not None:
             self.recorder.finish(SessionStatus.INTERRUPTED, "")
+            if best is None and loop.lost is not None:
+                raise loop.lost
             return
         status = SessionStatus.FINISHED if best is not None else SessionStatus.FAILED
         self.recorder.finish(status, now())

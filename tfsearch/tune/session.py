@@ -12,6 +12,7 @@ from collections import Counter, deque
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
+from tfsearch.core.errors import UnavailableError
 from tfsearch.core.records import Status, Trial
 from tfsearch.db.records import StoredTrial
 from tfsearch.measure.job import MeasureJob, MeasureOutcome
@@ -93,6 +94,7 @@ class Loop:
         self.reused = 0
         self.best_us = incumbent_us
         self.stopped = ""
+        self.lost: UnavailableError | None = None
 
     def resume(self, earlier: list[StoredTrial]) -> None:
         """Take over what the session recorded before: it counts, and is told to the policy.
@@ -113,7 +115,10 @@ class Loop:
         self._policy.tell(results)
 
     def run(self) -> None:
-        """Until a budget ends, the space is exhausted, or Ctrl-C; ``stopped`` says which."""
+        """Until a budget ends, the space is exhausted, or Ctrl-C; ``stopped`` says which.
+
+        When the device or the compiler goes away the session ends early too, with ``lost`` set.
+        """
         try:
             while not self._interrupts.requested:
                 self._fill()
@@ -127,6 +132,10 @@ class Loop:
         except KeyboardInterrupt:
             if not self._interrupts.requested:
                 raise
+        except UnavailableError as error:
+            self.lost = error
+            self.stopped = "unavailable"
+            self._observer.warning(error.code, f"{error.message}; the session ends here")
         if self._interrupts.requested:
             self.stopped = "interrupted"
         self._cancel()
@@ -315,7 +324,8 @@ class Loop:
 
     def _cancel(self) -> None:
         """Record what was asked for and not measured, so that nothing is lost without a trace."""
-        reason = "the time limit was reached" if self.stopped == "seconds" else "interrupted"
+        reasons = {"seconds": "the time limit was reached", "interrupted": "interrupted"}
+        reason = reasons.get(self.stopped, "the device went away")
         for entry in self._queue:
             if entry.known is None:
                 failure = Failure(Status.CANCELLED, "session.cancelled", "queue", reason)
