@@ -143,3 +143,13 @@ def test_empty_tiles_past_the_edge_touch_nothing():
     assert scope.upper((start[0], start[1])) == 40
     assert scope.upper(scope.form(extent)) == 8
     assert clipped != scope.form(extent)
+
+
+def test_conditions_on_shares_of_units_narrow_through_quotients_and_remainders():
+    unit, blocks = Var(UNIT), 11
+    for units, share, ways in ((8, unit % 2, 2), (4, unit % 4, 4), (8, unit // 2 % 4, 4)):
+        scope = scope_of(units)
+        first, last = share * blocks // ways, (share + 1) * blocks // ways
+        scope.assume(scope.form(last.eq(blocks)))
+        assert scope.feasible
+        assert bounds(scope, first) == (blocks * (ways - 1) // ways,) * 2
