@@ -167,10 +167,12 @@ class _Pool:
         self._log = np.log(np.maximum(pool.estimate_us, 1e-12))
         self._alive: Any = np.ones(size, dtype=np.bool_)
         self._closeness = np.zeros(size)
+        # Sums over the points told, each weighted by its closeness to the row.
         self._weight = np.zeros(size)
         self._failures = np.zeros(size)
-        self._measured: list[float] = []
-        self._weights: list[Times] = []
+        self._measured_weight = np.zeros(size)
+        self._measured = np.zeros(size)
+        self._residuals: list[float] = []
 
     def left(self) -> Pool:
         """The points not taken yet."""
@@ -201,11 +203,8 @@ class _Pool:
         return row if self._alive[row] else int(np.flatnonzero(self._alive)[0])
 
     def _correction(self) -> Times:
-        total = self._failures.copy()
-        if self._measured:
-            residuals = np.array(self._measured)
-            residuals -= np.median(residuals)
-            total += residuals @ np.stack(self._weights)
+        overall = float(np.median(self._residuals)) if self._residuals else 0.0
+        total = self._measured - overall * self._measured_weight + self._failures
         return total / (self._weight + PRIOR)
 
     def crowd(self, problem: Problem, point: Point) -> None:
@@ -216,14 +215,14 @@ class _Pool:
     def learn(self, problem: Problem, point: Point, residual: float, *, failed: bool) -> None:
         """Note a measured log ratio, or a failure."""
         rows, closeness = self._near(problem, point)
-        weight = np.zeros(len(self._log))
-        weight[rows] = closeness**2
-        self._weight += weight
+        weight = closeness**2
+        self._weight[rows] += weight
         if failed:
-            self._failures += residual * weight
+            self._failures[rows] += residual * weight
         else:
-            self._measured.append(residual)
-            self._weights.append(weight)
+            self._measured_weight[rows] += weight
+            self._measured[rows] += residual * weight
+            self._residuals.append(residual)
 
     def _near(self, problem: Problem, point: Point) -> tuple[Ints, Times]:
         """(rows of the point's recipe, their closeness to it)."""
