@@ -12,13 +12,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from math import prod
 
+from tfsearch.atoms.contract import Computation, Kind
 from tfsearch.atoms.table import AtomTable
 from tfsearch.core.records import Accuracy
 from tfsearch.ir.tir.builder import Builder
 from tfsearch.ir.tir.expr import Const, Expr, Operator, Var, binary, minimum
 from tfsearch.ir.tir.nodes import UNIT, Buffer, Io, Kernel, MemorySpace, Module, Param
 from tfsearch.recipes.contraction.match import Contraction
-from tfsearch.recipes.contraction.micro import Depth, MicroKernel, Partial
+from tfsearch.recipes.contraction.micro import Depth, MicroKernel, Partial, TileRegisters
 from tfsearch.recipes.contraction.nest import Region, Tile, for_blocks, for_tiles, share_of
 from tfsearch.recipes.contraction.pack import PackedA, PackedB, Packer, TileA, TileB
 from tfsearch.recipes.contraction.schedule import Schedule, tilings
@@ -119,10 +120,12 @@ class _Lowering:
         if grid_o == 1:
             region = Region(Const(0), Const(size))
         nest.allocate()
+        self._set_state(builder, "begin")
         share_m = share_of(builder, self.rows, part_m, "m")
         share_n = share_of(builder, self.columns, part_n, "n")
         with self._outer(builder, region) as place:
             nest.run(place, share_m, share_n)
+        self._set_state(builder, "end")
         params = [Param(buffer, Io.IN) for buffer in self.inputs.values()]
         if ahead is not None:
             params.append(Param(ahead, Io.PREPARED))
@@ -132,6 +135,13 @@ class _Lowering:
     def _names(self) -> list[str]:
         buffers = (*self.inputs.values(), *self.outputs)
         return [PREPARED_B, *(buffer.name for buffer in buffers)]
+
+    def _set_state(self, builder: Builder, fn: str) -> None:
+        """Configure the tile unit, or release it, where the target's needs that."""
+        if not self.schedule.unit.is_vector:
+            state = self.atoms.usable(Computation(Kind.CONFIGURE, fn, (), ()))
+            if state is not None:
+                builder.call(state.id)
 
     @property
     def _outer_size(self) -> int:
@@ -195,16 +205,19 @@ class _Nest:
         self.a_buffer: Buffer | None = None
         self.b_buffer: Buffer | None = None
         self.partial: Partial | None = None
+        self.tiles: TileRegisters | None = None
 
     def allocate(self) -> None:
-        """Memory that lives for the whole kernel."""
+        """Memory and tile registers that live for the whole kernel."""
         low, schedule = self.low, self.low.schedule
+        if not schedule.unit.is_vector:
+            self.tiles = TileRegisters.allocated(self.builder, schedule)
         if schedule.pack_b == "block":
             self.b_buffer = low.packed_b.block_buffer(self.builder)
         if schedule.pack_a != "none":
             self.a_buffer = self.packed_a.buffer(self.builder)
         if schedule.kc < low.contraction.k:
-            self.partial = Partial.of(low.contraction, low.outputs)
+            self.partial = Partial.of(low.contraction, schedule, low.outputs)
             if self.partial.output is None:
                 self.partial = self.partial.allocated(
                     self.builder, schedule.unit.acc, low.rows, low.columns, schedule.order
@@ -270,6 +283,7 @@ class _Nest:
                     block.origin_columns.first * low.columns.tile,
                 ),
                 outputs=low.outputs,
+                tiles=self.tiles,
             ).emit()
 
         def over_rows(column: Tile) -> None:

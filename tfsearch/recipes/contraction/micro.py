@@ -27,8 +27,15 @@ class Partial:
     labels: tuple[str | None, ...] = ()
 
     @staticmethod
-    def of(contraction: Contraction, outputs: tuple[Buffer, ...]) -> Partial:
-        """An output of the accumulator's type with contiguous columns, if there is one."""
+    def of(contraction: Contraction, schedule: Schedule, outputs: tuple[Buffer, ...]) -> Partial:
+        """An output of the accumulator's type with contiguous columns, if there is one.
+
+        Tile units move whole tiles only, so all of the output has to be whole tiles.
+        """
+        um, un, _ = schedule.unit.tile
+        whole = contraction.m % um == 0 and contraction.n % un == 0
+        if not (schedule.unit.is_vector or whole):
+            return Partial(None, None)
         for index, (output, buffer) in enumerate(zip(contraction.outputs, outputs, strict=True)):
             if _holds_sums(contraction, output, buffer):
                 return Partial(index, buffer, output.labels)
@@ -62,11 +69,33 @@ class Depth:
 
 
 @dataclass(frozen=True)
+class TileRegisters:
+    """The registers of a tile unit, which every register tile of a kernel uses in turn."""
+
+    acc: Buffer
+    a: Buffer
+    b: Buffer
+
+    @staticmethod
+    def allocated(builder: Builder, schedule: Schedule) -> TileRegisters:
+        """Registers for the largest register tile of a schedule."""
+        unit, space = schedule.unit, schedule.unit.space
+        acc, a, b = (spec.shape for spec in unit.atom.operands)
+        _, a_count, b_count = unit.tile_registers(schedule.rows, schedule.columns)
+        return TileRegisters(
+            builder.alloc("acc", unit.acc, (schedule.rows, schedule.columns, *acc), space),
+            builder.alloc("at", unit.a, (a_count, *a), space),
+            builder.alloc("bt", unit.b, (b_count, *b), space),
+        )
+
+
+@dataclass(frozen=True)
 class MicroKernel:
     """Code of one register tile.
 
     ``a`` and ``b`` are packed tiles, or None to read the inputs in place. ``origin`` is the
-    first row and column (elements) that the unit's partial sums hold.
+    first row and column (elements) that the unit's partial sums hold. ``tiles`` are the registers
+    of a tile unit.
     """
 
     builder: Builder
@@ -83,14 +112,24 @@ class MicroKernel:
     partial: Partial | None
     origin: tuple[Expr, Expr]
     outputs: tuple[Buffer, ...]
+    tiles: TileRegisters | None = None
+
+    @property
+    def _rows(self) -> int:
+        return -(-self.row.size // self.schedule.unit.tile[0])
+
+    @property
+    def _columns(self) -> int:
+        return -(-self.column.size // self.schedule.unit.tile[1])
 
     def emit(self) -> None:
         """Append the tile's statements."""
         unit = self.schedule.unit
-        rows = -(-self.row.size // unit.tile[0])
-        columns = -(-self.column.size // unit.tile[1])
-        shape = (rows, columns, *unit.atom.operands[0].shape)
-        acc = self.builder.alloc("acc", unit.acc, shape, unit.space)
+        if self.tiles is not None:
+            acc = self.tiles.acc
+        else:
+            shape = (self._rows, self._columns, *unit.atom.operands[0].shape)
+            acc = self.builder.alloc("acc", unit.acc, shape, unit.space)
         self._begin(acc)
         self._accumulate(acc)
         self._end(acc)
@@ -107,9 +146,10 @@ class MicroKernel:
     def _begin(self, acc: Buffer) -> None:
         """Zero, or what the blocks of k before this one left."""
         unit, builder = self.schedule.unit, self.builder
-        fill = self.fragments.atom(Computation(Kind.FILL, "", self._tile_shape(), (unit.acc,)))
-        with builder.capture() as zero, self._each(acc) as (i, j):
-            builder.call(fill, self._fragment(acc, i, j), Scalar(0.0))
+        fn, value = ("", (Scalar(0.0),)) if unit.is_vector else ("zero", ())
+        fill = self.fragments.atom(Computation(Kind.FILL, fn, self._tile_shape(), (unit.acc,)))
+        with builder.capture() as zero, self._each() as (i, j):
+            builder.call(fill, self._fragment(acc, i, j), *value)
         if self.partial is None:
             builder.extend(zero)
             return
@@ -118,11 +158,10 @@ class MicroKernel:
         builder.choose(self.depth.is_first, tuple(zero), tuple(resume))
 
     @contextmanager
-    def _each(self, acc: Buffer) -> Generator[tuple[Expr, Expr], None, None]:
-        rows, columns = acc.shape[:2]
+    def _each(self) -> Generator[tuple[Expr, Expr], None, None]:
         with (
-            self.builder.loop("i", rows, unrolled=True) as i,
-            self.builder.loop("j", columns, unrolled=True) as j,
+            self.builder.loop("i", self._rows, unrolled=True) as i,
+            self.builder.loop("j", self._columns, unrolled=True) as j,
         ):
             yield i, j
 
@@ -130,9 +169,9 @@ class MicroKernel:
         """Load or store the unfinished sums."""
         assert self.partial is not None
         unit = self.schedule.unit
-        for j in range(acc.shape[1]):
+        for j in range(self._columns):
             valid = min(unit.tile[1], self.column.size - j * unit.tile[1])
-            with self.builder.loop("i", acc.shape[0], unrolled=True) as i:
+            with self.builder.loop("i", self._rows, unrolled=True) as i:
                 memory, partial = self._partial_window(i, j, valid)
                 atom = self.fragments.atom(
                     Computation(kind, "", self._tile_shape(), (unit.acc, unit.acc), partial=partial)
@@ -216,27 +255,39 @@ class MicroKernel:
         return box_of(buffer, side, box), buffer.dtype
 
     def _tile_step(self, acc: Buffer, p: Expr) -> None:
-        unit, builder = self.schedule.unit, self.builder
-        rows, columns = acc.shape[:2]
-        a_shape, b_shape = (spec.shape for spec in unit.atom.operands[1:3])
-        load_a = self.fragments.atom(Computation(Kind.LOAD, "", a_shape, (unit.a, unit.a)))
-        load_b = self.fragments.atom(Computation(Kind.LOAD, "", b_shape, (unit.b, unit.b)))
-        b = builder.alloc("bt", unit.b, (columns, *b_shape), unit.space)
-        a = builder.alloc("at", unit.a, a_shape, unit.space)
-        assert self.b is not None
-        b_whole = [(0, extent) for extent in b_shape]
-        a_whole = [(0, extent) for extent in a_shape]
-        for j in range(columns):
-            builder.call(load_b, window(b, j, *b_whole), self.b.step(p, j))
-        for i in range(rows):
-            builder.call(load_a, window(a, *a_whole), self._a_tile(i, p, a_shape))
-            for j in range(columns):
-                builder.call(
-                    unit.name,
-                    self._fragment(acc, i, j),
-                    window(a, *a_whole),
-                    window(b, j, *b_whole),
-                )
+        """One step of k: each factor is loaded right before the first product that needs it."""
+        builder = self.builder
+        rows, columns = self._rows, self._columns
+        order = [(i, j) for i in range(rows) for j in range(columns)]
+        if rows < columns:
+            order.sort(key=lambda place: place[1])
+        loaded: set[tuple[str, int]] = set()
+        for i, j in order:
+            factors: list[Window] = []
+            for name, index in (("a", i), ("b", j)):
+                fragment = self._factor(name, index)
+                if (name, index) not in loaded:
+                    loaded.add((name, index))
+                    self._load_factor(fragment, name, index, p)
+                factors.append(fragment)
+            builder.call(self.schedule.unit.name, self._fragment(acc, i, j), *factors)
+
+    def _factor(self, name: str, index: int) -> Window:
+        """The register of a factor; those of the longer side take turns."""
+        assert self.tiles is not None
+        buffer = self.tiles.a if name == "a" else self.tiles.b
+        extents = [(0, extent) for extent in buffer.shape[1:]]
+        return window(buffer, index % buffer.shape[0], *extents)
+
+    def _load_factor(self, target: Window, name: str, index: int, p: Expr) -> None:
+        dtype, shape = target.buffer.dtype, target.buffer.shape[1:]
+        load = self.fragments.atom(Computation(Kind.LOAD, "", shape, (dtype, dtype)))
+        if name == "a":
+            source = self._a_tile(index, p, shape)
+        else:
+            assert self.b is not None
+            source = self.b.step(p, index)
+        self.builder.call(load, target, source)
 
     def _a_tile(self, i: int, p: Expr, shape: tuple[int, ...]) -> Window:
         um, _, uk = self.schedule.unit.tile
@@ -282,13 +333,13 @@ class MicroKernel:
         """Tiles go through memory, where vectors pick them up row by row."""
         unit, builder, lanes = self.schedule.unit, self.builder, self.lanes
         um, un, _ = unit.tile
-        shape = (acc.shape[0] * um, acc.shape[1] * un)
+        shape = (self._rows * um, self._columns * un)
         staged = builder.alloc("staged", unit.acc, shape, MemorySpace.LOCAL)
         store = self.fragments.atom(
             Computation(Kind.STORE, "", self._tile_shape(), (unit.acc, unit.acc))
         )
-        for i in range(acc.shape[0]):
-            for j in range(acc.shape[1]):
+        for i in range(self._rows):
+            for j in range(self._columns):
                 target = window(staged, (i * um, um), (j * un, un))
                 builder.call(store, target, self._fragment(acc, i, j))
         load = self.fragments.atom(Computation(Kind.LOAD, "", (lanes,), (unit.acc, unit.acc)))

@@ -16,11 +16,12 @@ from tfsearch.atoms.contract import Computation, Kind
 from tfsearch.core.errors import InternalError
 from tfsearch.ir.dtypes import DType
 from tfsearch.ir.tir.builder import Builder
-from tfsearch.ir.tir.expr import Const, Expr, ExprLike, Operator, as_expr, binary
+from tfsearch.ir.tir.expr import Const, Expr, ExprLike, Operator, as_expr, binary, ceil_div
 from tfsearch.ir.tir.nodes import Buffer, MemorySpace, Scalar, Window, window
 from tfsearch.recipes.contraction.match import Contraction, K, M, N, Side
 from tfsearch.recipes.contraction.nest import Region, Tile, for_tiles
 from tfsearch.recipes.contraction.schedule import Schedule, Tiling
+from tfsearch.recipes.contraction.unit import order_of
 from tfsearch.recipes.fragments import Fragments, Lanes, Place
 
 ROW_PAD_BYTES = 64
@@ -50,11 +51,6 @@ class TileB:
         """Tile units: the tile that one instruction loads."""
         groups, width = self.view.buffer.shape[-2:]
         return window(self.view.buffer, self.lead, step, column, (0, groups), (0, width))
-
-    def group(self, step: ExprLike, column: ExprLike, group: ExprLike) -> Window:
-        """Tile units: one group of k of one column tile."""
-        width = self.view.buffer.shape[-1]
-        return window(self.view.buffer, self.lead, step, column, group, (0, width))
 
 
 @dataclass(frozen=True)
@@ -248,7 +244,11 @@ class Packer:
 
         def one(tile: Tile) -> None:
             view = packed.view(buffer, tile.index - region.first)
-            if packed.layout == "rows":
+            order = order_of(self.contraction, side, M) if side.dtype is packed.dtype else None
+            if not self.schedule.unit.is_vector and order is not None:
+                copy = self._copied if order == K else self._turned
+                copy(view, tile, p0, length, place)
+            elif packed.layout == "rows":
                 self._along_k(view, tile, p0, length, place)
             elif self._transposes(side, M):
                 self._transposed(
@@ -341,6 +341,78 @@ class Packer:
                 with builder.loop("s", total // lanes) as s:
                     self._zero(window(view.buffer, view.lead, row, (s * lanes, lanes)))
 
+    def _copied(self, view: TileA, tile: Tile, p0: Expr, length: Expr, place: Place) -> None:
+        """Rows of an input as they are, whole steps of a tile unit; what is missing is zero."""
+        builder, side = self.builder, self.contraction.a
+        um, _, uk = self.schedule.unit.tile
+        source = self._input(side)
+        dtype = source.dtype
+        types = (dtype, dtype)
+        store = self.fragments.atom(Computation(Kind.STORE, "", (uk,), types))
+
+        def register(stem: str) -> Window:
+            return window(builder.alloc(stem, dtype, (uk,), MemorySpace.REGISTER), (0, uk))
+
+        def target(row: Expr, step: ExprLike) -> Window:
+            return window(view.buffer, view.lead, row, (as_expr(step) * uk, uk))
+
+        def piece(row: Expr, step: Expr, depth: int) -> None:
+            load = Computation(Kind.LOAD, "", (uk,), types, partial=depth < uk)
+            box = _points(place, K, p0 + step * uk, depth)
+            box[M] = (tile.start + row, 1)
+            value = register("raw")
+            builder.call(self.fragments.atom(load), value, box_of(source, side, box))
+            builder.call(store, target(row, step), value)
+
+        rest = self.contraction.k % uk
+        with builder.loop("r", tile.size) as row:
+            with builder.loop("s", length // uk) as s:
+                piece(row, s, uk)
+            if rest:
+                with builder.when(self._is_last(p0)):
+                    piece(row, length // uk, rest)
+        missing = -tile.size % um
+        if missing:
+            fill = self.fragments.atom(Computation(Kind.FILL, "zero", (uk,), (dtype,)))
+            zero = register("zero")
+            builder.call(fill, zero)
+            with builder.loop("z", tile.size + missing, start=tile.size) as row:  # noqa: SIM117
+                with builder.loop("s", ceil_div(length, uk)) as s:
+                    builder.call(store, target(row, s), zero)
+
+    def _turned(self, view: TileA, tile: Tile, p0: Expr, length: Expr, place: Place) -> None:
+        """Rows that lie along columns of an input: tiles of k x rows, transposed and padded."""
+        side = self.contraction.a
+        um, _, uk = self.schedule.unit.tile
+        source = self._input(side)
+        atom = self.fragments.atom(
+            Computation(Kind.TRANSPOSE, "padded", (uk, um), (source.dtype, source.dtype))
+        )
+
+        def step(index: Expr, depth: int) -> None:
+            for row in range(0, tile.size, um):
+                box = _points(place, K, p0 + index * uk, depth)
+                box[M] = (tile.start + row, min(um, tile.size - row))
+                target = window(view.buffer, view.lead, (row, um), (index * uk, uk))
+                self.builder.call(atom, target, box_of(source, side, box))
+
+        self._steps(p0, length, step)
+
+    def _steps(self, p0: Expr, length: Expr, step: Callable[[Expr, int], None]) -> None:
+        """Whole steps of a tile unit along k, then the short one of the last block."""
+        uk = self.schedule.unit.tile[2]
+        with self.builder.loop("s", length // uk) as s:
+            step(s, uk)
+        rest = self.contraction.k % uk
+        if rest:
+            with self.builder.when(self._is_last(p0)):
+                step(length // uk, rest)
+
+    def _input(self, side: Side) -> Buffer:
+        if side.source is None:
+            raise InternalError("recipe.prologue", "a computed factor has no rows to copy")
+        return self.fragments.buffers[side.source]
+
     def _ragged(self, step: int) -> bool:
         """True when some block of k is no multiple of ``step``."""
         total, block = self.contraction.k, self.schedule.kc
@@ -408,41 +480,29 @@ class Packer:
     def _interleaved(self, packed: TileB, tile: Tile, p0: Expr, length: Expr, place: Place) -> None:
         """Groups of k side by side, as a tile unit takes its second factor."""
         side, unit = self.contraction.b, self.schedule.unit
-        if side.source is None:
-            raise InternalError("recipe.prologue", "a tile unit packs inputs only")
-        buffer = self.fragments.buffers[side.source]
+        source = self._input(side)
         _, un, uk = unit.tile
-        group = unit.group
-        strides = dict(zip(side.source_labels, buffer.dense_strides, strict=True))
-        across = strides.get(N, 1) == 1
-        shape = (group, un) if across else (uk, un)
-        fn = "" if across else "transposed"
-        atom = self.fragments.atom(Computation(Kind.INTERLEAVE, fn, shape, (unit.b, buffer.dtype)))
-
-        def source(column: int, p: ExprLike, depth: int) -> Window:
-            box: dict[str, tuple[ExprLike, ExprLike]] = {a: (e, 1) for a, e in place.items()}
-            box[N] = (tile.start + column * un, min(un, tile.size - column * un))
-            box[K] = (p0 + p if depth else self.contraction.k, depth)
-            return box_of(buffer, side, box)
+        fn = "" if order_of(self.contraction, side, N) == N else "transposed"
+        atom = self.fragments.atom(
+            Computation(Kind.INTERLEAVE, fn, (uk, un), (unit.b, source.dtype))
+        )
 
         def step(index: Expr, depth: int) -> None:
             for column in range(-(-tile.size // un)):
-                if not across:
-                    self.builder.call(
-                        atom, packed.step(index, column), source(column, index * uk, depth)
-                    )
-                    continue
-                for g in range(uk // group):
-                    have = min(group, max(0, depth - g * group))
-                    target = packed.group(index, column, g)
-                    self.builder.call(atom, target, source(column, index * uk + g * group, have))
+                box = _points(place, K, p0 + index * uk, depth)
+                box[N] = (tile.start + column * un, min(un, tile.size - column * un))
+                self.builder.call(atom, packed.step(index, column), box_of(source, side, box))
 
-        with self.builder.loop("s", length // uk) as s:
-            step(s, uk)
-        rest = self.contraction.k % uk
-        if rest:
-            with self.builder.when(self._is_last(p0)):
-                step(length // uk, rest)
+        self._steps(p0, length, step)
+
+
+def _points(
+    place: Place, axis: str, start: Expr, extent: ExprLike
+) -> dict[str, tuple[ExprLike, ExprLike]]:
+    """A box of one point on every axis of a place, and ``extent`` points along ``axis``."""
+    box: dict[str, tuple[ExprLike, ExprLike]] = {a: (e, 1) for a, e in place.items()}
+    box[axis] = (start, extent)
+    return box
 
 
 def box_of(buffer: Buffer, side: Side, box: Mapping[str, tuple[ExprLike, ExprLike]]) -> Window:

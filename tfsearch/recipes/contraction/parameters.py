@@ -8,7 +8,7 @@ loops is free only where both loops run more than once.
 from __future__ import annotations
 
 from tfsearch.recipes.contraction.match import Contraction, K, M, N, Side
-from tfsearch.recipes.contraction.unit import MatrixUnit, vector_lanes
+from tfsearch.recipes.contraction.unit import MatrixUnit, order_of, vector_lanes
 from tfsearch.recipes.recipe import Kit
 from tfsearch.space import Constraint, Definition, Kind, Parameter, RecipeSpace
 
@@ -111,7 +111,7 @@ def _pack_a(contraction: Contraction, unit: MatrixUnit) -> tuple[str, ...]:
     if not unit.is_vector:
         um, _, uk = unit.tile
         whole = contraction.m % um == 0 and contraction.k % uk == 0
-        direct = along_k and whole and side.dtype is unit.a and M in side.source_labels
+        direct = whole and side.dtype is unit.a and order_of(contraction, side, M) == K
         return ("none", "rows") if direct else ("rows",)
     ways = ["panel"]
     if along_k or side.source is None:
@@ -161,8 +161,8 @@ def _constraints(unit: MatrixUnit) -> tuple[Constraint, ...]:
     else:
         registers = Constraint(
             "contraction.registers",
-            "rows * columns + columns + 1 <= registers",
-            "{rows} x {columns} accumulators, {columns} + 1 factors exceed {registers} tiles",
+            "rows * columns + min(rows, columns) + min(max(rows, columns), 2) <= registers",
+            "{rows} x {columns} accumulators and their factors exceed {registers} tiles",
         )
     return (
         registers,

@@ -13,7 +13,7 @@ from tfsearch.atoms.table import AtomTable
 from tfsearch.core.records import Refusal
 from tfsearch.ir.dtypes import DType
 from tfsearch.ir.tir.nodes import MemorySpace
-from tfsearch.recipes.contraction.match import Contraction
+from tfsearch.recipes.contraction.match import Contraction, K, N, Side
 from tfsearch.recipes.fragments import compute_dtype
 
 
@@ -68,6 +68,15 @@ class MatrixUnit:
         _, n, _ = self.tile
         return self.atom.operands[2].shape[-1] // n
 
+    def tile_registers(self, rows: int, columns: int) -> tuple[int, int, int]:
+        """Tile registers of a block of unit tiles: accumulators, first and second factors.
+
+        The factors of the shorter side stay; those of the longer side pass through two registers,
+        so that one is loaded while the other is used.
+        """
+        a, b = (min(rows, 2), columns) if rows >= columns else (rows, min(columns, 2))
+        return rows * columns, a, b
+
 
 def vector_lanes(unit: MatrixUnit) -> int:
     """Width of a vector unit's registers in 32-bit lanes, as :class:`Kit` counts them."""
@@ -113,4 +122,27 @@ def _reason(contraction: Contraction, atom: Atom, atoms: AtomTable) -> str:
     for side, takes in ((contraction.a, a), (contraction.b, b)):
         if side.dtype is not takes and (side.dtype, takes) not in _EXACT:
             return f"takes {takes.value}, the factor is {side.dtype.value}"
+    return "" if MatrixUnit(atom).is_vector else _tile_reason(contraction, b)
+
+
+def _tile_reason(contraction: Contraction, takes: DType) -> str:
+    """Tile units pack the second factor from an input: rows of n, or of k, one after another."""
+    side = contraction.b
+    if side.source is None or side.dtype is not takes:
+        return f"takes its second factor from an input of {takes.value}"
+    if order_of(contraction, side, N) is None:
+        return "takes a second factor whose innermost axis is the sum's or the result's"
     return ""
+
+
+def order_of(contraction: Contraction, side: Side, axis: str) -> str | None:
+    """The contiguous axis, K or ``axis``, of a factor that is a matrix stored row by row in it.
+
+    None where the factor is computed, or where neither axis is contiguous and innermost.
+    """
+    labels = side.source_labels
+    if side.source is None or axis not in labels or K not in labels:
+        return None
+    strides = contraction.program.inputs[side.source].type.element_strides
+    inner = K if labels.index(K) > labels.index(axis) else axis
+    return inner if strides[labels.index(inner)] == 1 else None

@@ -97,8 +97,10 @@ class X86Target:
 @cache
 def _atoms(features: tuple[str, ...]) -> AtomTable:
     from tfsearch.target.x86.atoms import vector_atoms
+    from tfsearch.target.x86.tiles import tile_atoms
 
-    return AtomTable(vector_atoms(), features)
+    # Of two atoms that compute the same the first is taken: native rounding comes first.
+    return AtomTable((*tile_atoms(), *vector_atoms()), features)
 
 
 def _processor_of(record: DeviceRecord) -> Processor:

@@ -13,6 +13,7 @@ from tfsearch.ir.dtypes import DType
 from tfsearch.ir.tir.nodes import UNIT, Block, Call, For, If, Kernel, Module, Role
 
 ENTRY_PREFIX = "tfsearch_"
+TILE_FEATURE = "amx_tile"
 _ELEMENTS = {
     DType.F32: "float",
     DType.F64: "double",
@@ -52,7 +53,8 @@ def source_of(module: Module, atoms: Mapping[str, Atom]) -> tuple[str, LaunchSpe
     An entry takes the pointers of its arguments in order, then the workspace, the thread pool and
     the function that runs a body on the pool.
     """
-    parts = ['#include "kernel.h"', ""]
+    tiles = TILE_FEATURE in features_of(module, atoms)
+    parts = ['#include "tiles.h"' if tiles else '#include "kernel.h"', ""]
     entries: list[EntrySpec] = []
     for kernel in module.kernels:
         layout = plan(kernel)

@@ -21,7 +21,7 @@ def atom_cycles(atom: Atom, document: Document) -> float:
     if pipe == "tile":
         rate = document.get("tile.bf16")
         return atom.cost.cycles * (0.0625 / rate if rate else 1.0)
-    bits = 512 if "avx512f" in atom.features else 256
+    bits = 512 if atom.features & {"avx512f", "amx_tile"} else 256
     rate = document.get(f"{pipe}_{bits}")
     if rate is None:
         rate = document.number(f"fma_{bits}") if pipe == "alu" else 1.0
@@ -40,6 +40,7 @@ def machine_of(document: Document) -> Machine:
         tile = document.get("tile.bf16")
         if tile is not None:
             peaks["bf16"] = tile * FLOP_PER_TILE * top * 1e9
+            peaks["i8"] = 2 * peaks["bf16"]
     names = ("clock", *(f"bandwidth.{level}" for level in _LEVELS))
     return Machine(
         clock_ghz=clock,

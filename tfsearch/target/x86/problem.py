@@ -23,11 +23,10 @@ from tfsearch.recipes.recipe import Matched, Recipe
 from tfsearch.space import Point, Points, Space
 from tfsearch.target.x86.compiler import feature_flags
 from tfsearch.target.x86.device import Processor, document_of
-from tfsearch.target.x86.emit import features_of, source_of
+from tfsearch.target.x86.emit import TILE_FEATURE, features_of, source_of
 from tfsearch.target.x86.machine import kit_of, machine_of
 
 RECIPES: tuple[Recipe, ...] = (ContractionRecipe(),)
-TILE_FEATURE = "amx_tile"
 
 
 class X86Problem:

@@ -201,6 +201,12 @@ TFS_FN tfs_f32x16 tfs_widen_bf16_f32x16(__m256i h) {
 TFS_FN tfs_f32x16 tfs_widen_f16_f32x16(__m256i h) { return (tfs_f32x16)_mm512_cvtph_ps(h); }
 TFS_FN __m256i tfs_narrow_f32x16_f16(tfs_f32x16 x) { return _mm512_cvtps_ph(x, TFS_RNE); }
 TFS_FN __m256i tfs_narrow_f32x16_bf16(tfs_f32x16 x) {
+#if defined(__AVX512BF16__)
+  /* The instruction gives the same bits, except that it flushes denormals (class 0x20). */
+  if (!TFS_UNLIKELY(_mm512_fpclass_ps_mask((__m512)x, 0x20))) {
+    return (__m256i)_mm512_cvtneps_pbh((__m512)x);
+  }
+#endif
   TFS_BF16_ROUND(16, tfs_u32x16, x);
   return _mm512_cvtepi32_epi16((__m512i)n);
 }
