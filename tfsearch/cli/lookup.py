@@ -95,26 +95,34 @@ def workload_json(workload: Any) -> dict[str, Any]:
 def best_json(place: Any, record: Any, source: str) -> dict[str, Any]:
     """``best`` of a served kernel; ``tflops`` and ``roofline_fraction`` are null where unknown."""
     from tfsearch.ir.hir.facts import facts_of
-    from tfsearch.search.scan import predict_points
-    from tfsearch.space import Point
 
     flops = facts_of(place.question.workload.program).flops
-    _, bounds = predict_points(
-        place.problem(), [Point(record.schedule.recipe, dict(record.schedule.params))]
-    )
+    lowest = _bound_us(place.problem(), record.schedule)
     median = record.median_us
     return {
         "schedule": record.schedule.to_json(),
         "median_us": median,
         "ci_us": None if record.ci_us is None else list(record.ci_us),
         "tflops": flops / median / 1e6 if flops and median else None,
-        "roofline_fraction": float(bounds[0]) / median if bounds[0] > 0 and median else None,
+        "roofline_fraction": lowest / median if lowest > 0 and median else None,
         "verified": True,
         "max_error": record.max_error,
         "source": source,
         "trial": record.trial,
         "build": dict(record.build),
     }
+
+
+def _bound_us(problem: Any, schedule: Any) -> float:
+    """The sound lower bound of one schedule, microseconds; 0 where it is unknown."""
+    import numpy as np
+
+    from tfsearch.space import Points
+
+    recipe = problem.space.recipe(schedule.recipe)
+    codes = {name: np.array([code]) for name, code in recipe.codes_of(schedule.params).items()}
+    points = Points(recipe, np.array([recipe.encode(schedule.params)]), codes)
+    return float(problem.predict(points).bound_us[0])
 
 
 def _lines(document: dict[str, Any], record: Any) -> list[str]:

@@ -33,7 +33,8 @@ from tfsearch.ir.hir.named import named_workload
 from tfsearch.measure.job import workload_from, workload_json
 from tfsearch.plugin import registry
 from tfsearch.plugin.target import Device, Target
-from tfsearch.runtime.kernel import Kernel, KernelRecord
+from tfsearch.runtime.kernel import Kernel
+from tfsearch.runtime.kernelrecord import KernelRecord
 from tfsearch.runtime.serving import (
     Found,
     Place,

@@ -11,11 +11,13 @@ from tfsearch.ir.dtypes import DType
 from tfsearch.ir.hir.builtins import BUILTINS, Builtin, OptionKind, parse_option
 from tfsearch.ir.hir.named import CLASSES, named_workload
 from tfsearch.ir.hir.program import Input, Op, Program
-from tfsearch.ir.hir.types import Range, TensorType
+from tfsearch.ir.hir.types import TensorType
 from tfsearch.ir.workload import Workload
 from tfsearch.runtime.arrays import Array, element_strides
 
-LARGEST = 1 << 40
+_MARKERS = (1_000_003, 1_000_033, 1_000_037, 1_000_039, 1_000_081, 1_000_099, 1_000_117, 1_000_121)
+"""Sizes that stand for dimensions while a signature is read off; primes, so that no other size of
+a signature equals one of them."""
 
 Options = Mapping[str, Any]
 
@@ -99,9 +101,10 @@ def _dims(
         attempts.append([o.name for o in dims])
     first: RequestError | None = None
     for names in attempts:
-        program = _signature(builtin, names, given, dtype)
+        markers = dict(zip(names, _MARKERS, strict=False))
+        program = _signature(builtin, markers, given, dtype)
         try:
-            return _unify(builtin.name, program, arrays), program
+            return _unify(builtin.name, program, markers, arrays), program
         except RequestError as error:
             ranks = [array.ndim for array in arrays] == [i.type.rank for i in program.inputs]
             first = error if first is None or ranks else first
@@ -109,9 +112,11 @@ def _dims(
     raise first
 
 
-def _signature(builtin: Builtin, names: Sequence[str], given: Options, dtype: DType) -> Program:
-    """The program with every dimension open."""
-    parsed: dict[str, Any] = {name: Range(name, 1, LARGEST) for name in names}
+def _signature(
+    builtin: Builtin, markers: Mapping[str, int], given: Options, dtype: DType
+) -> Program:
+    """The program with a marker for every dimension (not all programs build with open ones)."""
+    parsed: dict[str, Any] = dict(markers)
     for option in builtin.options:
         value = given.get(option.name)
         if value is not None:
@@ -128,27 +133,31 @@ def _count(op: str, program: Program, arrays: Sequence[Array]) -> None:
         )
 
 
-def _unify(op: str, program: Program, arrays: Sequence[Array]) -> dict[str, int]:
+def _unify(
+    op: str, program: Program, markers: Mapping[str, int], arrays: Sequence[Array]
+) -> dict[str, int]:
     _count(op, program, arrays)
+    named = {marker: name for name, marker in markers.items()}
     dims: dict[str, int] = {}
     for item, array in zip(program.inputs, arrays, strict=True):
-        wanted = ",".join(d.name if isinstance(d, Range) else str(d) for d in item.type.shape)
+        wanted = ",".join(named.get(size, str(size)) for size in item.type.sizes)
         if array.ndim != item.type.rank:
             raise RequestError(
                 "array.shape",
                 f"argument {item.name!r} must have shape [{wanted}], it has {list(array.shape)}",
             )
-        for dim, size in zip(item.type.shape, array.shape, strict=True):
+        for marker, size in zip(item.type.sizes, array.shape, strict=True):
             if size < 1:
                 raise RequestError(
                     "array.shape", f"argument {item.name!r} has an empty shape {list(array.shape)}"
                 )
-            expected = dims.setdefault(dim.name, size) if isinstance(dim, Range) else dim
+            name = named.get(marker)
+            expected = marker if name is None else dims.setdefault(name, size)
             if size != expected:
-                name = f"{dim.name} = {expected}" if isinstance(dim, Range) else str(dim)
+                known = str(expected) if name is None else f"{name} = {expected}"
                 raise RequestError(
                     "array.shape",
-                    f"argument {item.name!r} must have shape [{wanted}] with {name}, it has "
+                    f"argument {item.name!r} must have shape [{wanted}] with {known}, it has "
                     f"{list(array.shape)}",
                 )
     return dims

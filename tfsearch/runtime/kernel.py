@@ -5,40 +5,23 @@ from __future__ import annotations
 import threading
 import weakref
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 from tfsearch.core.errors import RequestError
 from tfsearch.core.launch import ArgumentSpec, EntrySpec
-from tfsearch.core.records import ScheduleRecord, ServedBy, WorkloadRecord
+from tfsearch.core.records import ServedBy
 from tfsearch.ir.hir.program import Program
 from tfsearch.ir.hir.text import parse_program
 from tfsearch.ir.hir.types import TensorType
 from tfsearch.measure.protocols import Loaded
 from tfsearch.runtime.arrays import Array, Checked, as_host, check_no_overlap, empty, like
+from tfsearch.runtime.kernelrecord import KernelRecord
 from tfsearch.runtime.native import NativeEntry, NativeLoaded, call_copying, failed
 
 Out = Any
 """An output array, or a tuple of them for programs with several outputs."""
 
 _PREPARED_KEPT = 8
-
-
-@dataclass(frozen=True)
-class KernelRecord:
-    """Where a kernel comes from: its schedule, and the times that were recorded for it.
-
-    ``median_us`` and ``ci_us`` in microseconds; None for a kernel that was built on demand.
-    """
-
-    workload: WorkloadRecord
-    target: str
-    schedule: ScheduleRecord
-    median_us: float | None = None
-    ci_us: tuple[float, float] | None = None
-    max_error: float | None = None
-    trial: int | None = None
-    build: Mapping[str, Any] = field(default_factory=dict[str, Any])
 
 
 class Kernel:

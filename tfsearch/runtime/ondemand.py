@@ -20,7 +20,8 @@ from tfsearch.ir.workload import Workload
 from tfsearch.measure.job import Limits, MeasureJob, MeasureOutcome
 from tfsearch.plugin import identity
 from tfsearch.plugin.target import Compiler, Problem, Source
-from tfsearch.runtime.kernel import Kernel, KernelRecord
+from tfsearch.runtime.kernel import Kernel
+from tfsearch.runtime.kernelrecord import KernelRecord
 from tfsearch.runtime.serving import Place, build, load
 from tfsearch.search.scan import scan
 from tfsearch.space import Point

@@ -16,8 +16,10 @@ from tfsearch.runtime.serving import (
     Question,
     check_allow,
     exact,
-    kernel_of,
+    executable,
+    load,
     opened,
+    record_of,
     resolve,
 )
 
@@ -108,7 +110,9 @@ def _steps(place: Place, allow: Sequence[str]) -> Iterator[Callable[[], Kernel]]
 def _exact(place: Place) -> Kernel:
     with opened(place.settings) as store:
         found = exact(place, store)
-    return kernel_of(place, found, ServedBy.EXACT)
+    path = executable(place, found)
+    loaded = load(place.target, place.device, path, found.launch)
+    return Kernel(record_of(place.question.workload, found), loaded, ServedBy.EXACT)
 
 
 def _bucket(place: Place) -> Kernel:

@@ -20,7 +20,7 @@ from tfsearch.core.errors import (
     UnavailableError,
 )
 from tfsearch.core.launch import LaunchSpec
-from tfsearch.core.records import BuildRecord, ServedBy, Status, Trial
+from tfsearch.core.records import BuildRecord, Status, Trial
 from tfsearch.core.settings import Settings
 from tfsearch.db.artifacts import ArtifactStore
 from tfsearch.db.records import BestQuery, Nearest, StoredTrial
@@ -28,7 +28,7 @@ from tfsearch.ir.workload import Workload
 from tfsearch.measure.protocols import Loaded, Runner
 from tfsearch.plugin import identity, registry
 from tfsearch.plugin.target import Compiler, Device, Problem, Source, Target
-from tfsearch.runtime.kernel import Kernel, KernelRecord
+from tfsearch.runtime.kernelrecord import KernelRecord
 
 if TYPE_CHECKING:
     from tfsearch.db import Store
@@ -336,13 +336,6 @@ def load(target: Target, device: Device, artifact: Path, launch: LaunchSpec) -> 
         raise UnavailableError(
             "lookup.load", f"the kernel cannot be loaded on {device.record.name}: {error}"
         ) from error
-
-
-def kernel_of(place: Place, found: Found, served_by: ServedBy) -> Kernel:
-    """The found record as a kernel to call."""
-    path = executable(place, found)
-    loaded = load(place.target, place.device, path, found.launch)
-    return Kernel(record_of(place.question.workload, found), loaded, served_by)
 
 
 def record_of(workload: Workload, found: Found) -> KernelRecord:

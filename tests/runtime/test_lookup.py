@@ -1,0 +1,306 @@
+"""Which record serves, when it no longer does, and what a missing compiler means."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tfsearch
+from tests.runtime.conftest import GEMM
+from tfsearch.core.errors import NotRecordedError, RequestError, UnavailableError
+from tfsearch.core.records import ServedBy
+from tfsearch.core.settings import Settings
+from tfsearch.db import ArtifactStore, open_store
+from tfsearch.plugin import registry
+from tfsearch.runtime import Fallback, Kernel, empty
+from tfsearch.runtime.serving import Missed
+from tfsearch.target.null import NullTarget
+from tfsearch.target.null import compiler as null_compiler
+
+
+def look(**more: Any) -> Any:
+    return tfsearch.lookup("gemm", **{**GEMM, "target": "null", **more})
+
+
+def inputs() -> tuple[Any, Any]:
+    a, b = empty((12, 8), np.dtype("f4")), empty((8, 10), np.dtype("f4"))
+    a[...], b[...] = 2, 3
+    return a, b
+
+
+def artifact(home: Settings) -> Any:
+    with_store = open_store(home.database_url)
+    (only,) = {w.key for w in with_store.workloads()}
+    stored = with_store.latest_final(only)
+    assert stored is not None
+    trial = with_store.trial(stored.final.winner)
+    with_store.close()
+    assert trial is not None
+    assert trial.trial.build is not None
+    digest = trial.trial.build.artifact
+    return home.artifacts / digest[:2] / digest[2:]
+
+
+def test_the_winner_of_the_final_is_served(home: Settings) -> None:
+    kernel = look()
+    assert isinstance(kernel, Kernel)
+    assert kernel.served_by is ServedBy.EXACT
+    a, b = inputs()
+    assert np.array_equal(kernel(a, b), a @ b)
+    store = open_store(home.database_url)
+    final = store.latest_final(kernel.record.workload.key)
+    store.close()
+    assert final is not None
+    assert kernel.record.trial == final.final.winner
+    entry = next(e for e in final.final.entries if e.trial == final.final.winner)
+    assert kernel.record.median_us == entry.median_us
+
+
+def test_a_bound_call_of_a_target_that_copies(home: Settings) -> None:
+    a, b = inputs()
+    out = empty((12, 10), np.dtype("f4"))
+    bound = look().bind(a, b, out=out)
+    assert bound() is out
+    assert np.array_equal(out, a @ b)
+    a[...] = 5
+    bound()
+    assert np.array_equal(out, a @ b)
+
+
+@pytest.mark.parametrize(
+    ("change", "field"),
+    [
+        ({"m": 13}, "workload.dims.m"),
+        ({"dtype": "f64"}, "workload.dtype"),
+        ({"alignment": 64}, "workload.alignment"),
+        ({"accuracy": "fast"}, "workload.accuracy"),
+        ({"reproducible": False}, "workload.reproducible"),
+        ({"constant_inputs": ["b"]}, "workload.constant_inputs"),
+        ({"trans_b": True}, "workload.dims.trans_b"),
+        ({"flags": ["-O3"]}, "flags"),
+        ({"macros": ["X=1"]}, "macros"),
+        ({"protocol": "cold"}, "protocol"),
+    ],
+)
+def test_a_miss_names_the_field_that_differs(
+    home: Settings, change: dict[str, Any], field: str
+) -> None:
+    with pytest.raises(Missed) as caught:
+        look(**change)
+    assert field in caught.value.nearest[0].differs
+    assert field in caught.value.message
+
+
+def test_no_database_is_not_recorded(tmp_path: Any, home: Settings) -> None:
+    with pytest.raises(NotRecordedError) as caught:
+        look(db=f"sqlite:///{tmp_path / 'other.db'}")
+    assert caught.value.code == "db.missing"
+    assert not (tmp_path / "other.db").exists()
+
+
+def test_an_unknown_step_is_refused(home: Settings) -> None:
+    with pytest.raises(RequestError, match="bucket and model"):
+        look(allow=("guess",))
+
+
+def test_the_order_is_exact_then_model_then_fallback(home: Settings) -> None:
+    a, b = inputs()
+    assert look(allow=("model",)).served_by is ServedBy.EXACT
+    built = look(m=11, allow=("bucket", "model"))
+    assert built.served_by is ServedBy.MODEL
+    assert built.record.trial is None
+    x = empty((11, 8), np.dtype("f4"))
+    x[...] = 1
+    assert np.array_equal(built(x, b), x @ b)
+    own = look(m=11, fallback=np.matmul)
+    assert isinstance(own, Fallback)
+    assert own.served_by is ServedBy.FALLBACK
+    assert np.array_equal(own(a, b), a @ b)
+    out = np.empty((12, 10), "f4")
+    assert own(a, b, out=out) is out
+    assert np.array_equal(out, a @ b)
+    assert np.array_equal(own.bind(a, b)(), a @ b)
+
+
+def test_a_changed_compiler_is_a_miss(home: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = null_compiler.NullCompiler.__init__
+
+    def other(self: Any, *arguments: Any) -> None:
+        real(self, *arguments)
+        programs = {**self.record.programs, "writer": "0" * 64}
+        self.record = type(self.record)(self.record.name, self.record.version, programs)
+
+    monkeypatch.setattr(null_compiler.NullCompiler, "__init__", other)
+    with pytest.raises(Missed) as caught:
+        look()
+    assert "toolchain.programs.writer" in caught.value.nearest[0].differs
+
+
+def test_changed_headers_are_a_miss(home: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    from dataclasses import replace
+
+    real = null_compiler.NullCompiler.key
+    monkeypatch.setattr(
+        null_compiler.NullCompiler,
+        "key",
+        lambda self, *rest: replace(real(self, *rest), headers="f" * 64),
+    )
+    with pytest.raises(Missed) as caught:
+        look()
+    assert set(caught.value.nearest[0].differs) == {"build.headers"}
+
+
+def test_an_edit_of_the_generator_that_changes_no_source_loses_nothing(
+    home: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(NullTarget, "generator_digest", lambda self: "edited")
+    assert look().served_by is ServedBy.EXACT
+
+
+def test_an_edit_of_the_generator_that_changes_the_source_is_a_miss(
+    home: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from dataclasses import replace
+
+    from tfsearch.target.null import problem
+
+    real = problem.NullProblem.emit
+    monkeypatch.setattr(NullTarget, "generator_digest", lambda self: "edited")
+    monkeypatch.setattr(
+        problem.NullProblem,
+        "emit",
+        lambda self, *rest: replace(real(self, *rest), text=real(self, *rest).text + "\n"),
+    )
+    with pytest.raises(Missed) as caught:
+        look()
+    assert set(caught.value.nearest[0].differs) == {"build.source"}
+
+
+def test_a_missing_executable_is_built_again(home: Settings) -> None:
+    path = artifact(home)
+    before = path.read_bytes()
+    path.unlink()
+    a, b = inputs()
+    assert np.array_equal(look()(a, b), a @ b)
+    assert path.read_bytes() == before
+
+
+def test_a_damaged_executable_is_never_loaded(home: Settings) -> None:
+    path = artifact(home)
+    before = path.read_bytes()
+    path.write_bytes(before.replace(b"forward", b"FORWARD") + b" ")
+    a, b = inputs()
+    assert np.array_equal(look()(a, b), a @ b)
+    assert path.read_bytes() == before
+
+
+@pytest.fixture
+def no_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(self: Any, name: str | None) -> Any:
+        raise UnavailableError("toolchain.missing", "no compiler; get one with: apt-get")
+
+    monkeypatch.setattr(NullTarget, "compiler", missing)
+
+
+def test_without_a_compiler_a_kept_executable_is_served(home: Settings, no_compiler: None) -> None:
+    a, b = inputs()
+    assert np.array_equal(look()(a, b), a @ b)
+
+
+def test_without_a_compiler_a_lost_executable_is_unavailable(
+    home: Settings, no_compiler: None
+) -> None:
+    artifact(home).unlink()
+    with pytest.raises(UnavailableError, match="apt-get") as caught:
+        look()
+    assert caught.value.exit_code == 5
+
+
+def test_without_a_compiler_a_damaged_executable_is_not_loaded(
+    home: Settings, no_compiler: None
+) -> None:
+    artifact(home).write_bytes(b"{}")
+    with pytest.raises(UnavailableError, match="content hash"):
+        look()
+
+
+def test_without_a_compiler_another_source_is_a_miss(
+    home: Settings, no_compiler: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from dataclasses import replace
+
+    from tfsearch.target.null import problem
+
+    monkeypatch.setattr(NullTarget, "generator_digest", lambda self: "edited")
+    assert look().served_by is ServedBy.EXACT
+    real = problem.NullProblem.emit
+    monkeypatch.setattr(
+        problem.NullProblem, "emit", lambda self, *rest: replace(real(self, *rest), text="{}")
+    )
+    with pytest.raises(Missed):
+        look()
+
+
+def test_a_compiler_that_is_named_has_to_be_there(home: Settings) -> None:
+    with pytest.raises(UnavailableError):
+        look(toolchain="tcc")
+
+
+class Absent(NullTarget):
+    name = "absent"
+
+    def devices(self) -> Any:
+        return ()
+
+    def absence(self) -> str:
+        return "no such card; insert one"
+
+
+@pytest.fixture
+def absent() -> Iterator[str]:
+    registry.register("absent", Absent)
+    yield "absent"
+    registry.unregister("absent")
+
+
+def test_an_absent_device_is_unavailable_or_the_fallback(home: Settings, absent: str) -> None:
+    with pytest.raises(UnavailableError, match="insert one"):
+        look(target=absent)
+    assert look(target=absent, fallback=np.matmul).served_by is ServedBy.FALLBACK
+
+
+def test_an_executable_that_other_users_may_replace_is_refused(home: Settings) -> None:
+    home.artifacts.chmod(0o777)
+    with pytest.raises(RequestError, match="chmod 700"):
+        look()
+    assert isinstance(ArtifactStore(home.cache), ArtifactStore)
+
+
+def test_a_bucket_serves_the_shapes_that_its_ranges_contain(
+    home: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The null target binds constants only, so the range's records are copied from a constant."""
+    import sqlite3
+
+    from tfsearch.ir.hir.named import named_workload
+
+    bucket = named_workload("gemm", {**GEMM, "m": "1..64"}).record
+    place = home.database_url.removeprefix("sqlite:///")
+    with sqlite3.connect(place) as connection:
+        connection.execute(
+            "UPDATE workloads SET key = ?, program = ?, dims = ?",
+            (bucket.key, bucket.program, '{"k":8,"m":"1..64","n":10}'),
+        )
+    connection.close()
+    with pytest.raises(NotRecordedError):
+        look(m=20)
+    kernel = look(m=20, allow=("bucket",))
+    assert kernel.served_by is ServedBy.BUCKET
+    a, b = empty((20, 8), np.dtype("f4")), inputs()[1]
+    a[...] = 4
+    assert np.array_equal(kernel(a, b), a @ b)
+    with pytest.raises(NotRecordedError):
+        look(m=65, allow=("bucket",))

@@ -1,0 +1,180 @@
+"""Dispatch by shape: what arrays ask for, what is remembered, what happens on a miss."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+import tfsearch
+from tests.runtime.native import Array
+from tfsearch.core.errors import NotRecordedError, RequestError
+from tfsearch.core.records import ServedBy
+from tfsearch.core.settings import Settings
+from tfsearch.runtime import operator as module
+from tfsearch.runtime.arrays import empty
+from tfsearch.runtime.derive import derive
+
+
+def arrays(alignment: int = 16) -> tuple[Array, Array]:
+    out: list[Array] = []
+    for shape in ((12, 8), (8, 10)):
+        raw = empty((12 * 10 + 64,), np.dtype("f4"))
+        view = raw[alignment // 4 % 16 :][: shape[0] * shape[1]].reshape(shape)
+        view[...] = np.arange(view.size).reshape(shape) % 5
+        out.append(view)
+    return out[0], out[1]
+
+
+def test_plain_arrays_find_their_kernel(home: Settings) -> None:
+    gemm = tfsearch.op("gemm", target="null")
+    assert gemm.served_by is None
+    a, b = arrays()
+    assert np.array_equal(gemm(a, b), a @ b)
+    assert gemm.served_by is ServedBy.EXACT
+
+
+def test_the_database_is_asked_once(home: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[Any] = []
+    real = module.serve
+    monkeypatch.setattr(module, "serve", lambda *a, **k: asked.append(a) or real(*a, **k))
+    gemm = tfsearch.op("gemm", target="null")
+    for _ in range(3):
+        a, b = arrays()
+        gemm(a, b)
+    assert len(asked) == 1
+    gemm.clear()
+    gemm(a, b)
+    assert len(asked) == 2
+
+
+@pytest.mark.parametrize("alignment", [64, 32, 16, 8, 4])
+def test_any_alignment_gets_the_recorded_kernel(home: Settings, alignment: int) -> None:
+    gemm = tfsearch.op("gemm", target="null")
+    a, b = arrays(alignment)
+    assert np.array_equal(gemm(a, b), a @ b)
+    assert gemm.served_by is ServedBy.EXACT
+    out = np.empty((12, 10), "f4")
+    assert gemm(a, b, out=out) is out
+    assert np.array_equal(out, a @ b)
+
+
+def test_a_miss_says_what_the_nearest_record_differs_in(home: Settings) -> None:
+    gemm = tfsearch.op("gemm", target="null")
+    with pytest.raises(NotRecordedError, match=r"workload\.dims\.m is 12 there, 7 here"):
+        gemm(np.ones((7, 8), "f4"), np.ones((8, 10), "f4"))
+
+
+def test_a_fallback_serves_what_is_not_recorded(home: Settings) -> None:
+    gemm = tfsearch.op("gemm", target="null", fallback=np.matmul)
+    x, y = np.ones((7, 8), "f4"), np.ones((8, 10), "f4")
+    assert np.array_equal(gemm(x, y), x @ y)
+    assert gemm.served_by is ServedBy.FALLBACK
+    a, b = arrays()
+    gemm(a, b)
+    assert gemm.served_by is ServedBy.EXACT
+    bare = tfsearch.op("gemm", target="null")
+    assert np.array_equal(bare(x, y, fallback=lambda p, q: p @ q + 1), x @ y + 1)
+    with pytest.raises(NotRecordedError):
+        bare(x, y)
+
+
+def test_the_model_builds_what_is_not_recorded_if_allowed(home: Settings) -> None:
+    gemm = tfsearch.op("gemm", target="null", allow=("model",))
+    x, y = np.ones((7, 8), "f4"), np.ones((8, 10), "f4")
+    assert np.array_equal(gemm(x, y), x @ y)
+    assert gemm.served_by is ServedBy.MODEL
+
+
+def test_without_a_database_the_fallback_serves(home: Settings, tmp_path: Any) -> None:
+    gemm = tfsearch.op("gemm", target="null", db=f"sqlite:///{tmp_path}/x.db", fallback=np.matmul)
+    a, b = arrays()
+    assert np.array_equal(gemm(a, b), a @ b)
+    assert gemm.served_by is ServedBy.FALLBACK
+
+
+def test_threads_share_an_operator(home: Settings) -> None:
+    gemm = tfsearch.op("gemm", target="null")
+
+    def work(seed: int) -> bool:
+        a, b = arrays()
+        a[...] = seed
+        return np.array_equal(gemm(a, b), a @ b) and gemm.served_by is ServedBy.EXACT
+
+    with ThreadPoolExecutor(4) as pool:
+        assert all(pool.map(work, range(24)))
+
+
+def test_arrays_of_a_batch_and_epilogues_name_their_dimensions() -> None:
+    x, y = np.ones((3, 4, 5), "f4"), np.ones((3, 5, 6), "f4")
+    found = derive("gemm", [x, y], {}).workload
+    assert dict(found.options) == {"m": 4, "n": 6, "k": 5, "batch": 3, "dtype": "f32"}
+    bias = np.ones(6, "f4")
+    biased = derive("gemm", [x[0], y[0], bias], {"epilogue": "bias+relu"}).workload
+    assert biased.options["epilogue"] == "bias+relu"
+    weight = np.ones(8, ml_dtypes.bfloat16)
+    norm = derive("rms_norm", [np.ones((2, 8), ml_dtypes.bfloat16), weight], {}).workload
+    assert dict(norm.options) == {"rows": 2, "cols": 8, "dtype": "bf16"}
+
+
+def test_arrays_ask_for_the_same_workload_as_the_options_do() -> None:
+    from tfsearch.ir.hir.named import named_workload
+
+    x, y = np.ones((4, 5), "f4"), np.ones((6, 5), "f4")
+    for given in ({"trans_b": True}, {"trans_b": True, "trans_a": False, "out_dtype": None}):
+        found = derive("gemm", [x, y], given).workload
+        wanted = named_workload("gemm", {"m": 4, "n": 6, "k": 5, "dtype": "f32", "trans_b": True})
+        assert found.key == wanted.key
+
+
+def test_a_transposed_view_asks_for_the_transposed_option() -> None:
+    x, y = np.ones((4, 5), "f4"), np.ones((6, 5), "f4")
+    found = derive("gemm", [x, y.T], {})
+    assert found.swapped == (False, True)
+    assert found.workload.key == derive("gemm", [x, y], {"trans_b": True}).workload.key
+    back = derive("gemm", [x, y.T.copy().T], {"trans_b": True})
+    assert back.swapped == (False, True)
+    assert "trans_b" not in back.workload.options
+
+
+def test_other_strides_are_part_of_the_workload() -> None:
+    wide = np.ones((4, 9), "f4")
+    dense = derive("gemm", [np.ones((4, 5), "f4"), np.ones((5, 6), "f4")], {}).workload
+    found = derive("gemm", [wide[:, :5], np.ones((5, 6), "f4")], {}).workload
+    assert found.key != dense.key
+    assert found.program.inputs[0].type.element_strides == (9, 1)
+
+
+@pytest.mark.parametrize(
+    ("code", "call"),
+    [
+        ("array.count", lambda g: g(np.ones((2, 2), "f4"))),
+        ("array.count", lambda g: g()),
+        ("array.shape", lambda g: g(np.ones((2, 3), "f4"), np.ones((4, 2), "f4"))),
+        ("array.shape", lambda g: g(np.ones(3, "f4"), np.ones((3, 2), "f4"))),
+        ("array.shape", lambda g: g(np.ones((0, 3), "f4"), np.ones((3, 2), "f4"))),
+        ("array.dtype", lambda g: g(np.ones((2, 3), "f4"), np.ones((3, 2), "f8"))),
+        ("array.dtype", lambda g: g(np.ones((2, 3), "c8"), np.ones((3, 2), "c8"))),
+        ("array.dtype", lambda g: g(np.ones((2, 3), bool), np.ones((3, 2), bool))),
+        ("array.kind", lambda g: g([[1.0]], [[1.0]])),
+        ("hir.strides", lambda g: g(np.ones((2, 3), "f4")[::-1], np.ones((3, 2), "f4"))),
+        ("workload.unknown-option", lambda g: g(np.ones((2, 2)), np.ones((2, 2)), m=2)),
+        ("workload.unknown-option", lambda g: g(np.ones((2, 2)), np.ones((2, 2)), trans_c=True)),
+        ("workload.boolean", lambda g: g(np.ones((2, 2)), np.ones((2, 2)), trans_b="perhaps")),
+    ],
+)
+def test_wrong_arrays_get_one_line(home: Settings, code: str, call: Any) -> None:
+    with pytest.raises(RequestError) as caught:
+        call(tfsearch.op("gemm", target="null", fallback=np.matmul))
+    assert caught.value.code == code
+    assert "\n" not in caught.value.message
+
+
+def test_an_unknown_op_and_an_alignment_are_refused() -> None:
+    with pytest.raises(RequestError, match="known ops: gemm"):
+        tfsearch.op("gemmm")
+    with pytest.raises(RequestError, match="from its arrays"):
+        tfsearch.op("gemm", alignment=64)
