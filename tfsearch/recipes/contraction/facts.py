@@ -17,7 +17,7 @@ from tfsearch.atoms.contract import Computation, Kind
 from tfsearch.cost.model import Facts, Phase
 from tfsearch.recipes.contraction.match import Contraction, K, M, N
 from tfsearch.recipes.contraction.parameters import contiguous
-from tfsearch.recipes.contraction.unit import MatrixUnit
+from tfsearch.recipes.contraction.unit import MatrixUnit, order_of
 from tfsearch.recipes.recipe import Kit
 from tfsearch.space import Points
 
@@ -211,6 +211,8 @@ class _Batch:
 
     def _pack_b_phase(self) -> Phase:
         owner, c = self.owner, self.owner.contraction
+        if not owner.unit.is_vector:
+            cost = self._tile_pack("a", copy)
         repeats = np.where(self.nkm, 1, self.m_blocks)
         elements = self._share("b") * c.n * c.k * repeats
         lanes = owner.lanes
@@ -222,15 +224,39 @@ class _Batch:
 
     def _main_phase(self) -> Phase:
         owner = self.owner
+        if not owner.unit.is_vector:
+            cost = self._tile_pack("b", cost)
         unit = owner.unit
         mma = owner.kit.cycles(unit.name)
+    def _tile_pack(self, which: str, converted: float) -> float:
+        """Cycles to bring one element into the order of a tile unit.
+
+        ``converted`` is that of a factor that passes through vector registers.
+        """
+        owner, c, unit = self.owner, self.owner.contraction, self.owner.unit
+        side, axis = (c.a, M) if which == "a" else (c.b, N)
+        um, _, uk = unit.tile
+        types = (side.dtype, side.dtype)
+        order = order_of(c, side, axis)
+        if side.dtype is not (unit.a if which == "a" else unit.b) or order is None:
+            return converted
+        if which == "a" and order == K:
+            load = owner.cycles(Computation(Kind.LOAD, "", (uk,), types))
+            return (load + owner.cycles(Computation(Kind.STORE, "", (uk,), types))) / uk
+        if which == "a":
+            block = Computation(Kind.TRANSPOSE, "padded", (uk, um), types)
+        else:
+            fn = "" if order == N else "transposed"
+            block = Computation(Kind.INTERLEAVE, fn, (uk, um), types)
+        return owner.cycles(block) / (uk * um)
+
         splat, load = self._operand_cycles()
         tiles = self.m.tiles * self.n.tiles * self.depth_blocks * self.outer
         busy = np.zeros(self.rows.shape)
         for m_count, rows in ((self.m.full, self.rows), (self.m.rest > 0, self.m.rest)):
             for n_count, columns in ((self.n.full, self.columns), (self.n.rest > 0, self.n.rest)):
                 step = np.maximum(rows * columns * mma, rows * splat + columns * load)
-                step = np.maximum(step, LATENCY if unit.is_vector else 0.0)
+                step = np.maximum(step, LATENCY if unit.is_vector else unit.atom.cost.latency)
                 step = step + 1.0 / self.points.column("unroll")
                 busy = busy + m_count * n_count * step
         busy = busy * self.steps * self.outer
@@ -243,8 +269,18 @@ class _Batch:
 
     def _operand_cycles(self) -> tuple[float, float]:
         unit = self.owner.unit
+        if not unit.is_vector:
+            overhead = overhead + tiles * unit.atom.cost.latency + sums * self._row_of_tile()
         if unit.is_vector:
             n = unit.tile[1]
+    def _row_of_tile(self) -> float:
+        """Cycles that one row of an accumulator takes through memory into a vector register."""
+        unit, lanes = self.owner.unit, self.owner.lanes
+        types, (rows, columns) = (unit.acc, unit.acc), unit.atom.operands[0].shape
+        store = self.owner.cycles(Computation(Kind.STORE, "", (rows, columns), types))
+        load = self.owner.cycles(Computation(Kind.LOAD, "", (lanes,), types))
+        return store / rows + load
+
             splat = Computation(Kind.SPLAT, "", (n,), (unit.a, unit.a))
             load = Computation(Kind.LOAD, "", (n,), (unit.b, unit.b))
             return self.owner.cycles(splat), self.owner.cycles(load)
@@ -278,10 +314,15 @@ class _Batch:
         return self._traffic(moves)
 
     def _conflicts(self) -> Column:
-        """How many times a line of an unpacked first factor is fetched: rows that share sets."""
+        """How many times a line of an unpacked first factor is fetched: rows that share sets.
+
+        A tile load takes whole lines.
+        """
         c, kit = self.owner.contraction, self.owner.kit
         ones = np.ones(self.rows.shape)
-        if c.a.source is None or not contiguous(c, c.a, K) or M not in c.a.source_labels:
+        if not self.owner.unit.is_vector or not contiguous(c, c.a, K):
+            return ones
+        if c.a.source is None or M not in c.a.source_labels:
             return ones
         strides = c.program.inputs[c.a.source].type.element_strides
         pitch = strides[c.a.source_labels.index(M)] * c.a.dtype.bytes
