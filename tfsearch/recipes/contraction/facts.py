@@ -31,6 +31,10 @@ L1_WAYS_BYTES = 4096
 """Bytes of one way of the first-level cache: addresses that far apart share a set."""
 TLB_ENTRIES = 64
 PAGE = 4096
+STREAMS = 32
+"""Rows that hardware prefetchers follow at once (Intel optimisation manual: one a page, 32)."""
+SCATTERED = 1.5
+"""How much longer rows take that are read in pieces too scattered to be prefetched (measured)."""
 TLB_MISS = 4.0
 """Cycles that one access to a page beyond the first-level TLB adds, partly hidden."""
 
@@ -207,12 +211,12 @@ class _Batch:
         if contiguous(c, c.a, K):
             panel = turned
         cost = np.where(self.pack_a == "rows", copy, panel)
+        if not owner.unit.is_vector:
+            cost = self._tile_pack("a", copy)
         return self._pack_phase("pack_a", self.pack_a != "none", elements, cost, self.a_block)
 
     def _pack_b_phase(self) -> Phase:
         owner, c = self.owner, self.owner.contraction
-        if not owner.unit.is_vector:
-            cost = self._tile_pack("a", copy)
         repeats = np.where(self.nkm, 1, self.m_blocks)
         elements = self._share("b") * c.n * c.k * repeats
         lanes = owner.lanes
@@ -220,14 +224,10 @@ class _Batch:
         if not contiguous(c, c.b, N):
             square = Computation(Kind.TRANSPOSE, "", (lanes, lanes), (owner.unit.b, c.b.dtype))
             cost = max(owner.cycles(square) / (lanes * lanes), cost)
-        return self._pack_phase("pack_b", self.pack_b == "block", elements, cost, self.b_block)
-
-    def _main_phase(self) -> Phase:
-        owner = self.owner
         if not owner.unit.is_vector:
             cost = self._tile_pack("b", cost)
-        unit = owner.unit
-        mma = owner.kit.cycles(unit.name)
+        return self._pack_phase("pack_b", self.pack_b == "block", elements, cost, self.b_block)
+
     def _tile_pack(self, which: str, converted: float) -> float:
         """Cycles to bring one element into the order of a tile unit.
 
@@ -250,6 +250,10 @@ class _Batch:
             block = Computation(Kind.INTERLEAVE, fn, (uk, um), types)
         return owner.cycles(block) / (uk * um)
 
+    def _main_phase(self) -> Phase:
+        owner = self.owner
+        unit = owner.unit
+        mma = owner.kit.cycles(unit.name)
         splat, load = self._operand_cycles()
         tiles = self.m.tiles * self.n.tiles * self.depth_blocks * self.outer
         busy = np.zeros(self.rows.shape)
@@ -265,14 +269,10 @@ class _Batch:
         sums = self.m.total * self.n.total * unit.tile[0] * unit.tile[1] / lanes * self.outer
         finish = sums * (store * self.depth_blocks + 0.5 * (self.depth_blocks - 1))
         overhead = tiles * TILE_OVERHEAD + finish + self._tlb()
-        return Phase("main", {"issue": busy}, self._main_traffic(), overhead)
-
-    def _operand_cycles(self) -> tuple[float, float]:
-        unit = self.owner.unit
         if not unit.is_vector:
             overhead = overhead + tiles * unit.atom.cost.latency + sums * self._row_of_tile()
-        if unit.is_vector:
-            n = unit.tile[1]
+        return Phase("main", {"issue": busy}, self._main_traffic(), overhead)
+
     def _row_of_tile(self) -> float:
         """Cycles that one row of an accumulator takes through memory into a vector register."""
         unit, lanes = self.owner.unit, self.owner.lanes
@@ -281,6 +281,10 @@ class _Batch:
         load = self.owner.cycles(Computation(Kind.LOAD, "", (lanes,), types))
         return store / rows + load
 
+    def _operand_cycles(self) -> tuple[float, float]:
+        unit = self.owner.unit
+        if unit.is_vector:
+            n = unit.tile[1]
             splat = Computation(Kind.SPLAT, "", (n,), (unit.a, unit.a))
             load = Computation(Kind.LOAD, "", (n,), (unit.b, unit.b))
             return self.owner.cycles(splat), self.owner.cycles(load)
@@ -300,6 +304,7 @@ class _Batch:
         a_home = np.where(self._conflicts() > 1, 2.0 * self.owner.kit.caches[0], self.a_block)
         first_a = np.where(self.pack_a == "none", a_once, 0) * np.where(self.nkm, self.n_blocks, 1)
         first_b = np.where(self.pack_b == "none", b_once, 0) * np.where(self.nkm, 1, self.m_blocks)
+        first_b = first_b * np.where(self.depth > STREAMS, SCATTERED, 1.0)
         panel_b = self.points.column("tile_n") * self.depth * unit.b.bytes
         panel_a = self.points.column("tile_m") * self.depth * unit.a.bytes
         sums = self.m.total * self.n.total * um * un * unit.acc.bytes * self.outer

@@ -13,10 +13,12 @@ from tfsearch.recipes.recipe import Kit
 from tfsearch.space import Constraint, Definition, Kind, Parameter, RecipeSpace
 
 VERSION = 1
-DEPTHS = (32, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048, 4096)
+DEPTHS = (4, 8, 16, 32, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048, 4096)
 UNROLLS = (1, 2, 4)
 MAX_ROWS = 16
 MAX_COLUMNS = 6
+SHALLOW = 32
+"""Depths below this keep few rows of the second factor in flight, for results of few rows."""
 CODE_LIMIT = 160
 """Most multiply-accumulates in the text of one loop body; beyond it the compiler takes seconds."""
 
@@ -42,6 +44,7 @@ def space_of(contraction: Contraction, unit: MatrixUnit, kit: Kit, constant_b: b
         "cache": kit.caches[-1],
         "outer_cache": kit.caches[max(len(kit.caches) - 2, 0)],
         "code_limit": CODE_LIMIT,
+        "shallow": SHALLOW,
     }
     return RecipeSpace(
         name=f"contraction.blocked.{unit.name}",
@@ -170,6 +173,11 @@ def _constraints(unit: MatrixUnit) -> tuple[Constraint, ...]:
             "contraction.code-size",
             "rows * columns * unroll <= code_limit",
             "{rows} x {columns} x {unroll} multiply-accumulates exceed {code_limit} a loop body",
+        ),
+        Constraint(
+            "contraction.shallow",
+            "kc >= shallow or kc >= k or (m <= shallow and pack_b == 'none')",
+            "a depth of {kc} reads the sums of {m} rows again every {kc} steps",
         ),
         Constraint(
             "contraction.grid",
