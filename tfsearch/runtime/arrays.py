@@ -5,8 +5,10 @@ Anything with ``__array_interface__`` or, on the CPU, ``__dlpack__`` is taken wi
 
 from __future__ import annotations
 
+import ctypes
+import math
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Sequence
 from importlib import import_module
 from typing import Any
 
@@ -20,6 +22,9 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 ALIGNMENT = 64
 """Bytes; what arrays that are allocated here are aligned to."""
+
+_first_byte: Callable[[Any], ctypes.c_char] = ctypes.c_char.from_buffer
+_address_of = ctypes.addressof
 
 _DLPACK_HOST = (1, 3, 11)
 """Device types of host memory in dlpack.h: kDLCPU, kDLCUDAHost, kDLROCMHost."""
@@ -92,18 +97,19 @@ def _library(value: object) -> Any:
 def empty(shape: Sequence[int], dtype: DType | np.dtype[Any], alignment: int = ALIGNMENT) -> Array:
     """An uninitialised dense array whose first element is aligned to ``alignment`` bytes."""
     kind = dtype.numpy if isinstance(dtype, DType) else dtype
-    count = 1
-    for size in shape:
-        count *= size
-    nbytes = count * kind.itemsize
+    nbytes = math.prod(shape) * kind.itemsize
     raw = np.empty(nbytes + alignment, np.uint8)
-    skip = -address(raw) % alignment
-    return raw[skip : skip + nbytes].view(kind).reshape(tuple(shape))
+    return np.ndarray(tuple(shape), kind, raw, -address(raw) % alignment)
 
 
 def address(array: Array) -> int:
     """Address of the first element."""
-    return array.__array_interface__["data"][0]
+    try:
+        # Five times as fast as the array interface, which builds a dictionary.
+        return _address_of(_first_byte(array))
+    except (TypeError, ValueError, BufferError):
+        # Read-only or strided memory, and types that the buffer protocol does not know.
+        return array.__array_interface__["data"][0]
 
 
 def alignment_of(array: Array, most: int = 4096) -> int:
@@ -138,9 +144,22 @@ def _normal(shape: Sequence[int], strides: Sequence[int]) -> tuple[int, ...]:
 
 
 class Checked:
-    """One argument of a kernel: what an array must be to be handed to it."""
+    """One argument of a kernel: what an array must be to be handed to it.
 
-    __slots__ = ("_byte_strides", "_mask", "_strides", "dtype", "kind", "name", "shape", "spec")
+    ``span`` is the bytes from its first to its last element.
+    """
+
+    __slots__ = (
+        "_byte_strides",
+        "_mask",
+        "_strides",
+        "dtype",
+        "kind",
+        "name",
+        "shape",
+        "span",
+        "spec",
+    )
 
     def __init__(self, spec: ArgumentSpec) -> None:
         self.spec = spec
@@ -151,11 +170,8 @@ class Checked:
         self._strides = _normal(spec.shape, spec.strides)
         self._byte_strides = tuple(s * self.dtype.itemsize for s in self._strides)
         self._mask = spec.alignment - 1
-
-    @property
-    def byte_strides(self) -> tuple[int, ...]:
-        """Strides in bytes."""
-        return self._byte_strides
+        last = sum(s * (n - 1) for s, n in zip(self._strides, self.shape, strict=True))
+        self.span = (last + 1) * self.dtype.itemsize
 
     def address(self, array: Array) -> int:
         """Address of an array that fits.
@@ -169,7 +185,7 @@ class Checked:
             or array.strides != self._byte_strides
         ):
             self._complain(array)
-        place = array.__array_interface__["data"][0]
+        place = address(array)
         if place & self._mask:
             raise RequestError(
                 "array.alignment",
@@ -218,17 +234,11 @@ def _share(a: Array, b: Array) -> bool:
         return True  # not known to be apart
 
 
-def check_no_overlap(
-    outputs: Iterable[tuple[str, Array]], others: Sequence[tuple[str, Array]]
-) -> None:
+def check_apart(name: str, array: Array, other_name: str, other: Array) -> None:
     """``RequestError`` (``array.overlap``) when an output shares memory with another argument."""
-    seen = list(others)
-    for name, array in outputs:
-        for other_name, other in seen:
-            if _share(array, other):
-                raise RequestError(
-                    "array.overlap",
-                    f"output {name!r} shares memory with argument {other_name!r}; give it memory "
-                    "of its own",
-                )
-        seen.append((name, array))
+    if _share(array, other):
+        raise RequestError(
+            "array.overlap",
+            f"output {name!r} shares memory with argument {other_name!r}; give it memory of its "
+            "own",
+        )

@@ -7,6 +7,8 @@ import weakref
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from tfsearch.core.errors import RequestError
 from tfsearch.core.launch import ArgumentSpec, EntrySpec
 from tfsearch.core.records import ServedBy
@@ -14,7 +16,7 @@ from tfsearch.ir.hir.program import Program
 from tfsearch.ir.hir.text import parse_program
 from tfsearch.ir.hir.types import TensorType
 from tfsearch.measure.protocols import Loaded
-from tfsearch.runtime.arrays import Array, Checked, as_host, check_no_overlap, empty, like
+from tfsearch.runtime.arrays import Array, Checked, address, as_host, check_apart, empty, like
 from tfsearch.runtime.kernelrecord import KernelRecord
 from tfsearch.runtime.native import NativeEntry, NativeLoaded, call_copying, failed
 
@@ -47,6 +49,7 @@ class Kernel:
             self._main = NativeEntry(loaded, loaded.launch.main)
             self._prepares = tuple(_Prepare(loaded, spec) for spec in loaded.launch.prepares)
             self._slots = _slots(loaded.launch.main, self._inputs, self._outputs)
+            self._order = [slot for slot in self._slots if isinstance(slot, int)]
 
     def __repr__(self) -> str:
         work = self.record.workload
@@ -71,19 +74,24 @@ class Kernel:
         """
         hosts = self._hosts(arrays)
         places = [check.address(a) for check, a in zip(self._inputs, hosts, strict=True)]
-        given = out is not None
-        results = self._given_outputs(out, hosts) if given else self._new_outputs()
-        if not self._native:
-            self._check_outputs(results)
-            call_copying(self._loaded, self._named(hosts), self._named_outputs(results))
+        if out is None:
+            results = self._new_outputs()
+            made = (
+                results if type(arrays[0]) is np.ndarray else [like(arrays[0], a) for a in results]
+            )
+            out = made[0] if len(made) == 1 else tuple(made)
+            out_places = [address(a) for a in results]
         else:
-            out_places = self._check_outputs(results)
-            prepared = [prepare.buffers(self._named(hosts)) for prepare in self._prepares]
-            self._main.call(_resolved(self._slots, places, out_places, prepared))
-        if given:
-            return out
-        made = [like(arrays[0], a) for a in results] if arrays else list(results)
-        return made[0] if len(made) == 1 else tuple(made)
+            results = self._given_outputs(out)
+            out_places = self._check_outputs(results, hosts, places)
+        if not self._native:
+            call_copying(self._loaded, self._named(hosts), self._named_outputs(results))
+        elif self._prepares:
+            self._main.call(self._resolved(hosts, places, out_places)[0])
+        else:
+            every = places + out_places
+            self._main.call([every[i] for i in self._order])
+        return out
 
     def bind(self, *arrays: Any, out: Out = None) -> Bound:
         """Everything about a call done ahead: checks, outputs, addresses, prepared inputs.
@@ -94,17 +102,16 @@ class Kernel:
         hosts = self._hosts(arrays)
         places = [check.address(a) for check, a in zip(self._inputs, hosts, strict=True)]
         given = out is not None
-        results = self._given_outputs(out, hosts) if given else self._new_outputs()
-        out_places = self._check_outputs(results)
-        made = [like(arrays[0], a) for a in results] if arrays and not given else list(results)
+        results = self._given_outputs(out) if given else self._new_outputs()
+        out_places = self._check_outputs(results, hosts, places)
+        made = _alike(arrays, results)
         result = out if given else (made[0] if len(made) == 1 else tuple(made))
         if not self._native:
             inputs, outputs = self._named(hosts), self._named_outputs(results)
             return Bound(_CopyingCall(self._loaded, inputs, outputs), None, result, (arrays, hosts))
-        prepared = [prepare.buffers(self._named(hosts)) for prepare in self._prepares]
+        resolved, prepared = self._resolved(hosts, places, out_places)
         frame = self._main.frame()
-        for index, place in enumerate(_resolved(self._slots, places, out_places, prepared)):
-            frame.pointers[index] = place
+        frame.pointers[: len(resolved)] = resolved
         keep = (arrays, hosts, results, prepared, frame, self)
         return Bound(self._main.function, frame.pointers, result, keep)
 
@@ -145,12 +152,15 @@ class Kernel:
                 f"{self.record.workload.op} takes {len(self._inputs)} arrays "
                 f"({', '.join(self.input_names)}), {len(arrays)} were given",
             )
-        return [as_host(check.name, a) for check, a in zip(self._inputs, arrays, strict=True)]
+        return [
+            a if type(a) is np.ndarray else as_host(check.name, a)
+            for check, a in zip(self._inputs, arrays, strict=True)
+        ]
 
     def _new_outputs(self) -> list[Array]:
         return [empty(check.shape, check.dtype) for check in self._outputs]
 
-    def _given_outputs(self, out: Out, hosts: Sequence[Array]) -> list[Array]:
+    def _given_outputs(self, out: Out) -> list[Array]:
         values = list(out) if isinstance(out, (tuple, list)) else [out]
         if len(values) != len(self._outputs):
             raise RequestError(
@@ -158,15 +168,36 @@ class Kernel:
                 f"{self.record.workload.op} has {len(self._outputs)} outputs "
                 f"({', '.join(self.output_names)}), out= holds {len(values)}",
             )
-        found = [as_host(c.name, v) for c, v in zip(self._outputs, values, strict=True)]
-        check_no_overlap(
-            zip(self.output_names, found, strict=True),
-            list(zip(self.input_names, hosts, strict=True)),
-        )
+        return [as_host(c.name, v) for c, v in zip(self._outputs, values, strict=True)]
+
+    def _check_outputs(
+        self, results: Sequence[Array], hosts: Sequence[Array], places: Sequence[int]
+    ) -> list[int]:
+        """Addresses of outputs that fit, can be written, and share no memory."""
+        found: list[int] = []
+        taken = list(zip(self._inputs, places, hosts, strict=True))
+        for check, array in zip(self._outputs, results, strict=True):
+            place = check.output_address(array)
+            end = place + check.span
+            for other, start, memory in taken:
+                if place < start + other.span and start < end:
+                    check_apart(check.name, array, other.name, memory)
+            taken.append((check, place, array))
+            found.append(place)
         return found
 
-    def _check_outputs(self, results: Sequence[Array]) -> list[int]:
-        return [c.output_address(a) for c, a in zip(self._outputs, results, strict=True)]
+    def _resolved(
+        self, hosts: Sequence[Array], places: Sequence[int], out_places: Sequence[int]
+    ) -> tuple[list[int], list[Mapping[str, Array]]]:
+        """Addresses of the main entry's arguments, and the prepared arrays among them."""
+        every = [*places, *out_places]
+        named = self._named(hosts)
+        prepared: list[Mapping[str, Array]] = [p.buffers(named) for p in self._prepares]
+        addresses = [
+            every[slot] if isinstance(slot, int) else address(_prepared(slot, prepared))
+            for slot in self._slots
+        ]
+        return addresses, prepared
 
     def _named(self, hosts: Sequence[Array]) -> dict[str, Array]:
         return dict(zip(self.input_names, hosts, strict=True))
@@ -300,34 +331,29 @@ class _Prepare:
         return made
 
 
-_Slot = tuple[str, int | str]
+def _alike(arrays: Sequence[Any], results: list[Array]) -> list[Any]:
+    """Results as the kind of object that the first argument is."""
+    if not arrays or type(arrays[0]) is np.ndarray:
+        return results
+    return [like(arrays[0], a) for a in results]
+
+
+_Slot = int | str
 
 
 def _slots(
     main: EntrySpec, inputs: Sequence[Checked], outputs: Sequence[Checked]
 ) -> tuple[_Slot, ...]:
-    """For every argument of the main entry: where its address comes from."""
-    own = {check.name: ("in", index) for index, check in enumerate(inputs)}
-    own |= {check.name: ("out", index) for index, check in enumerate(outputs)}
-    return tuple(own.get(a.name, ("prepared", a.name)) for a in main.arguments)
+    """For every argument of the main entry its position among inputs and outputs.
+
+    Or its name, when a prepare entry makes it.
+    """
+    own = {check.name: index for index, check in enumerate((*inputs, *outputs))}
+    return tuple(own.get(a.name, a.name) for a in main.arguments)
 
 
-def _resolved(
-    slots: Sequence[_Slot],
-    places: Sequence[int],
-    out_places: Sequence[int],
-    prepared: Sequence[Mapping[str, Array]],
-) -> list[int]:
-    out: list[int] = []
-    for kind, which in slots:
-        if kind == "in":
-            out.append(places[int(which)])
-        elif kind == "out":
-            out.append(out_places[int(which)])
-        else:
-            made = next(m[str(which)] for m in prepared if which in m)
-            out.append(made.__array_interface__["data"][0])
-    return out
+def _prepared(name: str, made: Sequence[Mapping[str, Array]]) -> Array:
+    return next(arrays[name] for arrays in made if name in arrays)
 
 
 def _input_checks(program: Program, loaded: Loaded) -> list[Checked]:

@@ -80,10 +80,8 @@ class NativeEntry:
     def call(self, addresses: Sequence[int]) -> None:
         """One call; ``UnavailableError`` (``kernel.failed``) when the entry reports a failure."""
         frame = self.frame()
-        pointers = frame.pointers
-        for index, place in enumerate(addresses):
-            pointers[index] = place
-        code = self.function(pointers)
+        frame.pointers[: len(addresses)] = addresses
+        code = self.function(frame.pointers)
         self._free.append(frame)
         if code:
             raise failed(self.spec.symbol, code)

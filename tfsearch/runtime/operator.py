@@ -18,6 +18,7 @@ from tfsearch.ir.hir.named import CLASSES
 from tfsearch.ir.workload import Workload
 from tfsearch.runtime.arrays import (
     Array,
+    address,
     alignment_of,
     as_host,
     element_strides,
@@ -103,7 +104,7 @@ class Operator:
         that says what the nearest record differs in. ``RequestError`` for arrays that do not
         fit. Outputs are of the kind of the first array; ``out`` is written to and returned.
         """
-        hosts = [as_host(f"#{i}", a) for i, a in enumerate(arrays)]
+        hosts = [a if type(a) is np.ndarray else as_host(str(i), a) for i, a in enumerate(arrays)]
         key = self._key(hosts, out, options, fallback)
         route = self._routes.get(key)
         if route is None:
@@ -119,7 +120,7 @@ class Operator:
 
     def kernel(self, *arrays: Any, **options: Any) -> Kernel | Fallback:
         """The kernel that a call with these arrays uses; errors as in a call."""
-        hosts = [as_host(f"#{i}", a) for i, a in enumerate(arrays)]
+        hosts = [as_host(str(i), a) for i, a in enumerate(arrays)]
         return self._find(hosts, None, options, None).kernel
 
     def clear(self) -> None:
@@ -132,11 +133,11 @@ class Operator:
         place = MOST_ALIGNMENT
         parts: list[Any] = []
         for a in hosts:
-            place |= a.__array_interface__["data"][0]
+            place |= address(a)
             parts.append((a.shape, a.dtype, a.strides))
         if out is not None:
             for a in out if isinstance(out, (tuple, list)) else (out,):
-                place |= as_host("out", a).__array_interface__["data"][0]
+                place |= address(as_host("out", a))
         parts.append(place & -place)
         if options or fallback is not None:
             parts.append((tuple(sorted(options.items())), fallback))
