@@ -445,13 +445,15 @@ def _tree(fn: Callable[[Any, Any], Any]) -> Semantics:
 def _reduce_atoms(width: Width) -> Iterator[Atom]:
     n = width.name
     for fn, meaning in _TREES.items():
+        scalar = f"tfs_h{fn}_{n}({{src}})"
+        value = scalar if width.lanes == 1 else f"tfs_fold_{fn}_{n}({{src}})[0]"
         yield _atom(
             width,
             f"reduce_{fn}.{n}",
             Computation(Kind.REDUCE, fn, (width.lanes,), (width.dtype,)),
             (width.register("dst", Access.WRITE), width.register("src", Access.READ)),
             _tree(meaning),
-            f"{{dst}} = tfs_set1_{n}(tfs_h{fn}_{n}({{src}}));",
+            f"{{dst}} = tfs_set1_{n}({value});",
             "shuffle",
             8.0,
             flops=width.lanes,

@@ -254,4 +254,44 @@ TFS_TRANSPOSES(f32x16, 16)
 TFS_TRANSPOSES(f32x8, 8)
 #endif
 
+/* Reductions in the order of maths_horizontal.h that stay in vector registers: lane 0 of the four
+ * that are left is the result, equal bit by bit to tfs_h<fn>_N. */
+#define TFS_FOLD_4(N, OP, FN, SWAP2, SWAP1)                                                     \
+  TFS_FN tfs_##N tfs_fold_##FN##_##N(tfs_##N v) {                                               \
+    v = tfs_##OP##_##N(v, (tfs_##N)SWAP2(v));                                                   \
+    return tfs_##OP##_##N(v, (tfs_##N)SWAP1(v));                                                \
+  }
+#define TFS_FOLD_HALVES(N, H, Q, OP, FN)                                                        \
+  TFS_FN tfs_##Q tfs_fold_##FN##_##N(tfs_##N v) {                                               \
+    return tfs_fold_##FN##_##H(tfs_##OP##_##H(tfs_lo_##N(v), tfs_hi_##N(v)));                   \
+  }
+#define TFS_FOLDS_4(N, SWAP2, SWAP1)                                                            \
+  TFS_FOLD_4(N, add, sum, SWAP2, SWAP1)                                                         \
+  TFS_FOLD_4(N, mul, prod, SWAP2, SWAP1)                                                        \
+  TFS_FOLD_4(N, max, max, SWAP2, SWAP1)                                                         \
+  TFS_FOLD_4(N, min, min, SWAP2, SWAP1)
+#define TFS_FOLDS_HALVES(N, H, Q)                                                               \
+  TFS_FOLD_HALVES(N, H, Q, add, sum)                                                            \
+  TFS_FOLD_HALVES(N, H, Q, mul, prod)                                                           \
+  TFS_FOLD_HALVES(N, H, Q, max, max)                                                            \
+  TFS_FOLD_HALVES(N, H, Q, min, min)
+#if TFS_ISA_AVX2
+#define TFS_SWAP2_F32(v) _mm_movehl_ps((__m128)(v), (__m128)(v))
+#define TFS_SWAP1_F32(v) _mm_movehdup_ps((__m128)(v))
+#define TFS_SWAP2_I32(v) _mm_shuffle_epi32((__m128i)(v), 0x4e)
+#define TFS_SWAP1_I32(v) _mm_shuffle_epi32((__m128i)(v), 0xb1)
+#define TFS_SWAP2_F64(v) _mm256_permute4x64_pd((__m256d)(v), 0x4e)
+#define TFS_SWAP1_F64(v) _mm256_permute_pd((__m256d)(v), 0x5)
+TFS_FOLDS_4(f32x4, TFS_SWAP2_F32, TFS_SWAP1_F32)
+TFS_FOLDS_4(i32x4, TFS_SWAP2_I32, TFS_SWAP1_I32)
+TFS_FOLDS_4(f64x4, TFS_SWAP2_F64, TFS_SWAP1_F64)
+TFS_FOLDS_HALVES(f32x8, f32x4, f32x4)
+TFS_FOLDS_HALVES(i32x8, i32x4, i32x4)
+#if TFS_ISA_AVX512
+TFS_FOLDS_HALVES(f32x16, f32x8, f32x4)
+TFS_FOLDS_HALVES(i32x16, i32x8, i32x4)
+TFS_FOLDS_HALVES(f64x8, f64x4, f64x4)
+#endif
+#endif
+
 #endif
