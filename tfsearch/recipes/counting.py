@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,8 +11,7 @@ import numpy as np
 from tfsearch.atoms.contract import Atom, Kind
 from tfsearch.atoms.table import AtomTable
 from tfsearch.ir.tir.builder import Builder
-from tfsearch.ir.tir.expr import Expr, evaluate
-from tfsearch.ir.tir.nodes import UNIT, Block, Call, For, If, Kernel, Let, Role, Stmt
+from tfsearch.ir.tir.nodes import Call, For, If, Role, Stmt
 
 COUNTS = ("calls", "loads", "stores", "flops")
 LEVELS = ("l1", "l2", "l3")
@@ -72,35 +71,6 @@ class Meter:
             emit()
         return self.profile(statements)
 
-    def kernel(self, kernel: Kernel) -> Column:
-        """The profile of a whole kernel, all units, by walking every iteration of its loops."""
-        out = np.zeros(self.width)
-        for unit in range(kernel.units):
-            out += self._block(kernel.body, {UNIT: unit})
-        return out
-
-    def _block(self, block: Block, env: Mapping[str, int]) -> Column:
-        out = np.zeros(self.width)
-        names = dict(env)
-        for statement in block:
-            match statement:
-                case Call(atom):
-                    out += self.measure(self.atoms[atom])
-                case Let(name, value):
-                    names[name] = evaluate(value, names)
-                case For(name, start, stop, body, _, step):
-                    values = range(_value(start, names), _value(stop, names), step)
-                    for index in values:
-                        out += self._block(body, {**names, name: index})
-                case If(condition, then, orelse):
-                    out += self._block(then if _value(condition, names) else orelse, names)
-                case Role(_, first, last, body):
-                    if first <= names[UNIT] < last:
-                        out += self._block(body, names)
-                case _:
-                    pass
-        return out
-
     def cycles_of(self, profile: Column) -> dict[str, Column]:
         """Cycles per pipe of profiles stacked along the first axis."""
         return {
@@ -112,10 +82,6 @@ class Meter:
     def counts_of(self, profile: Column) -> dict[str, Column]:
         """COUNTS of profiles stacked along the first axis, as integers."""
         return {name: np.rint(profile[..., i]).astype(np.int64) for i, name in enumerate(COUNTS)}
-
-
-def _value(expr: Expr, env: Mapping[str, int]) -> int:
-    return evaluate(expr, env)
 
 
 class Traffic:
