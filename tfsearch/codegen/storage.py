@@ -50,11 +50,14 @@ def on_stack(buffer: Buffer) -> bool:
     return buffer.space is MemorySpace.LOCAL and buffer.bytes <= SMALL
 
 
-def plan(kernel: Kernel) -> StoragePlan:
-    """Assign workspace offsets; each buffer is aligned to its own alignment (at least 64)."""
+def plan(kernel: Kernel, reserved: int = 0) -> StoragePlan:
+    """Assign workspace offsets; each buffer is aligned to its own alignment (at least 64).
+
+    The first ``reserved`` bytes are left to the target's launch code.
+    """
     buffers = list(allocations(kernel.body))
     offsets: dict[str, int] = {}
-    top = 0
+    top = reserved
     for buffer in buffers:
         if buffer.space is MemorySpace.SCRATCH:
             top = _round_up(top, max(buffer.alignment, 64))

@@ -31,7 +31,11 @@ class ArgumentSpec:
 
 @dataclass(frozen=True)
 class EntrySpec:
-    """One callable symbol. ``workspace_bytes`` of scratch memory are handed to every call."""
+    """One callable symbol.
+
+    ``workspace_bytes`` of scratch memory are handed to every call, zeroed when they were
+    allocated; a call leaves them fit for the next one.
+    """
 
     symbol: str
     arguments: tuple[ArgumentSpec, ...]

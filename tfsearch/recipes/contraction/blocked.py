@@ -18,10 +18,12 @@ from tfsearch.core.records import Accuracy
 from tfsearch.ir.tir.builder import Builder
 from tfsearch.ir.tir.expr import Const, Expr, Operator, Var, binary, minimum
 from tfsearch.ir.tir.nodes import UNIT, Buffer, Io, Kernel, MemorySpace, Module, Param
+from tfsearch.recipes.contraction.epilogue import Epilogue, combine
 from tfsearch.recipes.contraction.match import Contraction
 from tfsearch.recipes.contraction.micro import Depth, MicroKernel, Partial, TileRegisters
 from tfsearch.recipes.contraction.nest import Region, Tile, for_blocks, for_tiles, share_of
 from tfsearch.recipes.contraction.pack import PackedA, PackedB, Packer, TileA, TileB
+from tfsearch.recipes.contraction.parameters import BARRIER
 from tfsearch.recipes.contraction.schedule import Schedule, tilings
 from tfsearch.recipes.fragments import Fragments, Place
 
@@ -110,27 +112,42 @@ class _Lowering:
         builder = Builder(self._names())
         ahead = self.packed_b.ahead_buffer(PREPARED_B) if self.schedule.pack_b == "ahead" else None
         nest = _Nest(self, builder, ahead)
-        grid_o, grid_m, grid_n = self.schedule.grid
-        unit = Var(UNIT)
-        part_m = unit // grid_n % grid_m if grid_m > 1 else Const(0)
-        part_n = unit % grid_n if grid_n > 1 else Const(0)
-        part_o = unit // (grid_m * grid_n) if grid_o > 1 else Const(0)
+        parts = self._parts()
         size = self._outer_size
-        region = Region(part_o * size // grid_o, (part_o + 1) * size // grid_o)
+        grid_o = self.schedule.grid[0]
+        region = Region(parts.outer * size // grid_o, (parts.outer + 1) * size // grid_o)
         if grid_o == 1:
             region = Region(Const(0), Const(size))
-        nest.allocate()
+        nest.allocate(parts.k)
         self._set_state(builder, "begin")
-        share_m = share_of(builder, self.rows, part_m, "m")
-        share_n = share_of(builder, self.columns, part_n, "n")
+        share_m = share_of(builder, self.rows, parts.m, "m")
+        share_n = share_of(builder, self.columns, parts.n, "n")
         with self._outer(builder, region) as place:
             nest.run(place, share_m, share_n)
+        if self.schedule.grid_k > 1:
+            nest.combine()
         self._set_state(builder, "end")
         params = [Param(buffer, Io.IN) for buffer in self.inputs.values()]
         if ahead is not None:
             params.append(Param(ahead, Io.PREPARED))
         params += [Param(buffer, Io.OUT) for buffer in self.outputs]
         return builder.kernel(MAIN, tuple(params), self.schedule.units)
+
+    def _parts(self) -> _Parts:
+        """Which part of every axis the executing unit works on; k varies fastest."""
+        grid_o, grid_m, grid_n = self.schedule.grid
+        below = 1
+        found: list[Expr] = []
+        for count in (self.schedule.grid_k, grid_n, grid_m, grid_o):
+            part = Var(UNIT) // below
+            below *= count
+            if count == 1:
+                part = Const(0)
+            elif below < self.schedule.units:
+                part = part % count
+            found.append(part)
+        k, n, m, outer = found
+        return _Parts(outer, m, n, k)
 
     def _names(self) -> list[str]:
         buffers = (*self.inputs.values(), *self.outputs)
@@ -170,17 +187,36 @@ class _Lowering:
         )
 
     def depth_blocks(self, builder: Builder, body: Callable[[Depth], None]) -> None:
-        """Run ``body`` for each block of k."""
-        total, size = self.contraction.k, self.schedule.kc
+        """Run ``body`` for each block of k that the unit owns."""
+        total, size, parts = self.contraction.k, self.schedule.kc, self.schedule.grid_k
         if size >= total:
             body(Depth(Const(0), Const(total), Const(1), Const(1)))
             return
-        with builder.loop("p0", total, step=size) as start:
+        first: Expr = Const(0)
+        last: Expr = Const(total)
+        if parts > 1:
+            blocks, part = -(-total // size), self._parts().k
+            first = builder.let("k_first", part * blocks // parts * size)
+            last = builder.let("k_last", minimum((part + 1) * blocks // parts * size, total))
+        with builder.loop("p0", last, start=first, step=size) as start:
             length: Expr = Const(size)
             if total % size:
                 length = builder.let("kc", minimum(size, total - start))
-            is_last = binary(Operator.LE, total, start + size)
-            body(Depth(start, length, start.eq(0), is_last))
+            # Where units split k, sums are finished after all of them are done.
+            is_last = Const(0) if parts > 1 else binary(Operator.LE, total, start + size)
+            one_each = parts > 1 and -(-total // size) <= parts
+            is_first = Const(1) if one_each else start.eq(first)
+            body(Depth(start, length, is_first, is_last))
+
+
+@dataclass(frozen=True)
+class _Parts:
+    """The executing unit's part of every axis."""
+
+    outer: Expr
+    m: Expr
+    n: Expr
+    k: Expr
 
 
 @dataclass(frozen=True)
@@ -201,13 +237,19 @@ class _Nest:
         self.builder = builder
         self.ahead = ahead
         self.packer = lowering.packer(builder)
+        self.epilogue = Epilogue(
+            self.packer.fragments,
+            lowering.contraction,
+            lowering.outputs,
+            lowering.schedule.stream,
+        )
         self.packed_a = PackedA.of(lowering.contraction, lowering.schedule, lowering.rows)
         self.a_buffer: Buffer | None = None
         self.b_buffer: Buffer | None = None
         self.partial: Partial | None = None
         self.tiles: TileRegisters | None = None
 
-    def allocate(self) -> None:
+    def allocate(self, part_k: Expr) -> None:
         """Memory and tile registers that live for the whole kernel."""
         low, schedule = self.low, self.low.schedule
         if not schedule.unit.is_vector:
@@ -216,7 +258,9 @@ class _Nest:
             self.b_buffer = low.packed_b.block_buffer(self.builder)
         if schedule.pack_a != "none":
             self.a_buffer = self.packed_a.buffer(self.builder)
-        if schedule.kc < low.contraction.k:
+        if schedule.grid_k > 1:
+            self.partial = Partial.shared(self.builder, schedule, low.rows, low.columns, part_k)
+        elif schedule.kc < low.contraction.k:
             self.partial = Partial.of(low.contraction, schedule, low.outputs)
             if self.partial.output is None:
                 self.partial = self.partial.allocated(
@@ -260,6 +304,15 @@ class _Nest:
         else:
             for_blocks(builder, low.rows, "ib", share_m, rows_first)
 
+    def combine(self) -> None:
+        """Wait for every part of k, then add the parts in order and finish rows in shares."""
+        low, builder = self.low, self.builder
+        assert self.partial is not None
+        assert self.partial.buffer is not None
+        barrier = Computation(Kind.SYNC, BARRIER, (), ())
+        builder.call(self.packer.fragments.atom(barrier))
+        combine(builder, self.epilogue, self.partial.buffer, low.schedule.units, low.lanes)
+
     def _tiles(self, place: Place, depth: Depth, block: _Block) -> None:
         """Every register tile of a block."""
         builder, low = self.builder, self.low
@@ -282,7 +335,7 @@ class _Nest:
                     block.origin_rows.first * low.rows.tile,
                     block.origin_columns.first * low.columns.tile,
                 ),
-                outputs=low.outputs,
+                epilogue=self.epilogue,
                 tiles=self.tiles,
             ).emit()
 

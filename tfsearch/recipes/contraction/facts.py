@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from tfsearch.atoms.contract import Computation, Kind
 from tfsearch.cost.model import Facts, Phase
 from tfsearch.recipes.contraction.match import Contraction, K, M, N
-from tfsearch.recipes.contraction.parameters import contiguous
+from tfsearch.recipes.contraction.parameters import BARRIER, contiguous
 from tfsearch.recipes.contraction.unit import MatrixUnit, order_of
 from tfsearch.recipes.recipe import Kit
 from tfsearch.space import Points
@@ -102,9 +102,11 @@ class _Batch:
         for axis in c.outer:
             outer *= c.extents[axis]
         self.outer = _ceil(outer, grid_o)
-        self.steps = _ceil(c.k, self.uk)
         self.depth = column("depth")
-        self.depth_blocks = _ceil(c.k, column("kc"))
+        self.grid_k = column("grid_k")
+        self.depth_blocks = _ceil(column("k_blocks"), self.grid_k)
+        self.k = np.minimum(self.depth_blocks * column("kc"), c.k)
+        self.steps = _ceil(self.k, self.uk)
         self.m_blocks = _ceil(self.m.tiles, column("m_held"))
         self.n_blocks = _ceil(self.n.tiles, column("n_held"))
         self.nkm = points.labels("order") == "nkm"
@@ -120,7 +122,12 @@ class _Batch:
         self.out_bytes = e_out
 
     def facts(self) -> Facts:
-        phases = [self._pack_a_phase(), self._pack_b_phase(), self._main_phase()]
+        phases = [
+            self._pack_a_phase(),
+            self._pack_b_phase(),
+            self._main_phase(),
+            self._combine_phase(),
+        ]
         c = self.owner.contraction
         multiply_adds = self.m.total * self.n.total * self.steps * self.outer
         flops = 2.0 * c.m * c.n * c.k
@@ -199,7 +206,7 @@ class _Batch:
     def _pack_a_phase(self) -> Phase:
         owner, c = self.owner, self.owner.contraction
         repeats = np.where(self.nkm, self.n_blocks, 1)
-        elements = self._share("a") * c.m * c.k * repeats
+        elements = self._share("a") * c.m * self.k * repeats
         wide = owner.unit.acc
         copy = self._vector_copy(wide, c.a.dtype)
         lanes = owner.lanes
@@ -218,7 +225,7 @@ class _Batch:
     def _pack_b_phase(self) -> Phase:
         owner, c = self.owner, self.owner.contraction
         repeats = np.where(self.nkm, 1, self.m_blocks)
-        elements = self._share("b") * c.n * c.k * repeats
+        elements = self._share("b") * c.n * self.k * repeats
         lanes = owner.lanes
         cost: Any = self._vector_copy(owner.unit.acc, c.b.dtype)
         if not contiguous(c, c.b, N):
@@ -281,6 +288,19 @@ class _Batch:
         load = self.owner.cycles(Computation(Kind.LOAD, "", (lanes,), types))
         return store / rows + load
 
+    def _combine_phase(self) -> Phase:
+        """Units that split k wait for one another, then add the parts of their share of rows."""
+        c, unit, lanes = self.owner.contraction, self.owner.unit, self.owner.lanes
+        on = (self.grid_k > 1).astype(np.float64)
+        vectors = c.m * _ceil(c.n, lanes) / self.units
+        load = self.owner.cycles(Computation(Kind.LOAD, "", (lanes,), (unit.acc, unit.acc)))
+        store = self.owner.cycles(Computation(Kind.STORE, "", (lanes,), (unit.acc, unit.acc)))
+        cycles = on * vectors * (self.grid_k * load + store)
+        moved = on * vectors * lanes * unit.acc.bytes * (self.grid_k + 1)
+        sums = c.m * c.n * unit.acc.bytes * self.grid_k
+        wait = self.owner.cycles(Computation(Kind.SYNC, BARRIER, (), ()))
+        return Phase("combine", {"add": cycles}, self._traffic([(moved, sums)]), on * wait)
+
     def _operand_cycles(self) -> tuple[float, float]:
         unit = self.owner.unit
         if unit.is_vector:
@@ -294,10 +314,10 @@ class _Batch:
         return a, b
 
     def _main_traffic(self) -> dict[str, Column]:
-        c, unit = self.owner.contraction, self.owner.unit
+        unit = self.owner.unit
         um, un, _ = unit.tile
-        a_once = self.m.total * um * c.k * unit.a.bytes * self.outer
-        b_once = self.n.total * un * c.k * unit.b.bytes * self.outer
+        a_once = self.m.total * um * self.k * unit.a.bytes * self.outer
+        b_once = self.n.total * un * self.k * unit.b.bytes * self.outer
         a_inner = a_once * np.where(self.inner_nm, self.n.tiles, self.n_blocks)
         b_inner = b_once * np.where(self.inner_nm, self.m_blocks, self.m.tiles)
         a_inner = a_inner * self._conflicts()

@@ -11,6 +11,7 @@ from tfsearch.ir.dtypes import DType
 from tfsearch.ir.tir.builder import Builder
 from tfsearch.ir.tir.expr import Const, Expr, ExprLike, ceil_div
 from tfsearch.ir.tir.nodes import Buffer, MemorySpace, Scalar, Window, window
+from tfsearch.recipes.contraction.epilogue import Epilogue
 from tfsearch.recipes.contraction.match import Contraction, K, M, N, Output
 from tfsearch.recipes.contraction.nest import Tile
 from tfsearch.recipes.contraction.pack import TileA, TileB, box_of
@@ -20,11 +21,16 @@ from tfsearch.recipes.fragments import Fragments, Lanes, Place, compute_dtype
 
 @dataclass(frozen=True)
 class Partial:
-    """Where unfinished sums wait between blocks of k: an output that can hold them, or memory."""
+    """Where unfinished sums wait between blocks of k: an output that can hold them, or memory.
+
+    ``part`` is the share of k whose sums these are, where units split k; the first dimension of
+    the buffer is then the part.
+    """
 
     output: int | None
     buffer: Buffer | None
     labels: tuple[str | None, ...] = ()
+    part: Expr | None = None
 
     @staticmethod
     def of(contraction: Contraction, schedule: Schedule, outputs: tuple[Buffer, ...]) -> Partial:
@@ -40,6 +46,15 @@ class Partial:
             if _holds_sums(contraction, output, buffer):
                 return Partial(index, buffer, output.labels)
         return Partial(None, None)
+
+    @staticmethod
+    def shared(
+        builder: Builder, schedule: Schedule, rows: Tiling, columns: Tiling, part: Expr
+    ) -> Partial:
+        """Memory of all units for the sums of every part of k, whole tiles."""
+        shape = (schedule.grid_k, rows.total * rows.tile, columns.total * columns.tile)
+        buffer = builder.alloc("sums", schedule.unit.acc, shape, MemorySpace.SCRATCH)
+        return Partial(None, buffer, part=part)
 
     def allocated(
         self, builder: Builder, acc: DType, rows: Tiling, columns: Tiling, order: str
@@ -111,7 +126,7 @@ class MicroKernel:
     b: TileB | None
     partial: Partial | None
     origin: tuple[Expr, Expr]
-    outputs: tuple[Buffer, ...]
+    epilogue: Epilogue
     tiles: TileRegisters | None = None
 
     @property
@@ -187,6 +202,8 @@ class MicroKernel:
         um, un, _ = self.schedule.unit.tile
         row: Expr = self.row.start + _scaled(i, um)
         column = self.column.start + j * un
+        if self.partial.part is not None:
+            return window(buffer, self.partial.part, (row, um), (column, un)), False
         if self.partial.output is None:
             row, column = row - self.origin[0], column - self.origin[1]
             return window(buffer, (row, um), (column, un)), False
@@ -322,12 +339,8 @@ class MicroKernel:
         for j in range(acc.shape[1]):
             valid = min(lanes, self.column.size - j * lanes)
             with self.builder.loop("i", acc.shape[0], unrolled=True) as i:
-                self._finish(
-                    self._fragment(acc, i, j),
-                    self.row.start + i,
-                    self.column.start + j * lanes,
-                    Lanes.of(lanes, N, valid),
-                )
+                place = self._place(self.row.start + i, self.column.start + j * lanes)
+                self.epilogue.finish(self._fragment(acc, i, j), place, Lanes.of(lanes, N, valid))
 
     def _finish_tiles(self, acc: Buffer) -> None:
         """Tiles go through memory, where vectors pick them up row by row."""
@@ -349,16 +362,11 @@ class MicroKernel:
                 whole = window(value, (0, lanes))
                 builder.call(load, whole, window(staged, r, (at, lanes)))
                 valid = min(lanes, self.column.size - at)
-                self._finish(
-                    whole, self.row.start + r, self.column.start + at, Lanes.of(lanes, N, valid)
-                )
+                place = self._place(self.row.start + r, self.column.start + at)
+                self.epilogue.finish(whole, place, Lanes.of(lanes, N, valid))
 
-    def _finish(self, sums: Window, row: Expr, column: Expr, lanes: Lanes) -> None:
-        place = {**self.place, M: row, N: column}
-        tile = self.fragments.at(place, lanes, {self.contraction.value: sums})
-        for output, buffer in zip(self.contraction.outputs, self.outputs, strict=True):
-            value = tile.value(output.value, output.labels)
-            tile.store(value, buffer, output.labels, stream=self.schedule.stream)
+    def _place(self, row: Expr, column: Expr) -> Place:
+        return {**self.place, M: row, N: column}
 
 
 def _scaled(index: ExprLike, by: int) -> Expr:

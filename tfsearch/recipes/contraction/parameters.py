@@ -7,12 +7,16 @@ loops is free only where both loops run more than once.
 
 from __future__ import annotations
 
+from tfsearch.atoms.contract import Computation, Kind
 from tfsearch.recipes.contraction.match import Contraction, K, M, N, Side
 from tfsearch.recipes.contraction.unit import MatrixUnit, order_of, vector_lanes
 from tfsearch.recipes.recipe import Kit
-from tfsearch.space import Constraint, Definition, Kind, Parameter, RecipeSpace
+from tfsearch.space import Constraint, Definition, Parameter, RecipeSpace
+from tfsearch.space import Kind as Order
 
 VERSION = 1
+BARRIER = "unit_barrier"
+"""What a synchronisation over all units computes and is called in effects."""
 DEPTHS = (4, 8, 16, 32, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048, 4096)
 UNROLLS = (1, 2, 4)
 MAX_ROWS = 16
@@ -81,7 +85,7 @@ def _parameters(
     most_rows = min(MAX_ROWS, -(-contraction.m // um))
     most_columns = min(MAX_COLUMNS, -(-contraction.n // un))
     grid = _divisors(kit.units)
-    ordinal, categorical = Kind.ORDINAL, Kind.CATEGORICAL
+    ordinal, categorical = Order.ORDINAL, Order.CATEGORICAL
     return (
         Parameter("rows", tuple(range(1, most_rows + 1)), ordinal),
         Parameter("columns", tuple(range(1, most_columns + 1)), ordinal),
@@ -93,11 +97,17 @@ def _parameters(
         Parameter("pack_a", _pack_a(contraction, unit), categorical),
         Parameter("pack_b", _pack_b(contraction, unit, constant_b), categorical),
         Parameter("unroll", UNROLLS, ordinal),
-        Parameter("stream", (False, True), Kind.BOOLEAN),
+        Parameter("stream", (False, True), Order.BOOLEAN),
         Parameter("units", kit.units, ordinal),
         Parameter("grid_m", grid, ordinal),
         Parameter("grid_o", grid if outer > 1 else (1,), ordinal),
+        Parameter("grid_k", grid if outer == 1 and has_barrier(kit) else (1,), ordinal),
     )
+
+
+def has_barrier(kit: Kit) -> bool:
+    """True when units can wait for one another."""
+    return kit.atoms.usable(Computation(Kind.SYNC, BARRIER, (), ())) is not None
 
 
 def contiguous(contraction: Contraction, side: Side, axis: str) -> bool:
@@ -139,13 +149,14 @@ DEFINITIONS = tuple(
     for name, text in (
         ("tile_m", "rows * um"),
         ("tile_n", "columns * un"),
-        ("grid_n", "units // (grid_m * grid_o)"),
+        ("grid_n", "units // (grid_m * grid_o * grid_k)"),
         ("m_total", "ceil_div(m, tile_m)"),
         ("n_total", "ceil_div(n, tile_n)"),
         ("m_share", "ceil_div(m_total, grid_m)"),
         ("n_share", "ceil_div(n_total, max(grid_n, 1))"),
         ("m_held", "min(m_tiles, m_share)"),
         ("n_held", "min(n_tiles, n_share)"),
+        ("k_blocks", "ceil_div(k, kc)"),
         ("depth", "min(kc, round_up(k, uk))"),
         ("a_block_bytes", "m_held * tile_m * depth * a_bytes"),
         ("b_block_bytes", "n_held * tile_n * depth * b_bytes"),
@@ -181,13 +192,14 @@ def _constraints(unit: MatrixUnit) -> tuple[Constraint, ...]:
         ),
         Constraint(
             "contraction.grid",
-            "units % (grid_m * grid_o) == 0",
-            "{units} units do not divide into {grid_o} x {grid_m} parts",
+            "units % (grid_m * grid_o * grid_k) == 0",
+            "{units} units do not divide into {grid_o} x {grid_m} x {grid_k} parts",
         ),
         Constraint(
             "contraction.idle-units",
-            "grid_o <= outer and grid_m <= m_total and grid_n <= n_total",
-            "{grid_o} x {grid_m} x {grid_n} parts for {outer} x {m_total} x {n_total} tiles",
+            "grid_o <= outer and grid_m <= m_total and grid_n <= n_total and grid_k <= k_blocks",
+            "{grid_o} x {grid_m} x {grid_n} x {grid_k} parts for {outer} x {m_total} x {n_total} "
+            "x {k_blocks} tiles",
         ),
         Constraint(
             "contraction.block-m",

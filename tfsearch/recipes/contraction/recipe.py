@@ -111,12 +111,13 @@ class MatchedContraction:
         _, grid_m, grid_n = schedule.grid
         m = schedule.tile_m * REDUCED_TILES * grid_m + max(1, schedule.tile_m // 3)
         n = schedule.tile_n * REDUCED_TILES * grid_n + max(1, schedule.tile_n // 3)
-        depth = max(uk, self.lanes(unit))
-        k = 2 * depth + max(1, uk // 2 + 1)
+        depth = 2 * max(uk, self.lanes(unit))
+        blocks = 2 * schedule.grid_k
+        k = blocks * depth + max(1, uk // 2 + 1)
         blocked = schedule.kc < self.contraction.k
         sizes = {M: m, N: n, K: k}
         if schedule.pack_a == "none" and not unit.is_vector:
-            sizes[K], sizes[M] = 2 * depth + uk, schedule.tile_m * REDUCED_TILES * grid_m
+            sizes[K], sizes[M] = blocks * depth + uk, schedule.tile_m * REDUCED_TILES * grid_m
         for axis in self.contraction.outer:
             sizes[axis] = min(3, self.contraction.extents[axis])
         new = {

@@ -17,7 +17,7 @@ class Schedule:
     ``rows`` x ``columns`` is the register tile in unit tiles; ``kc`` the depth of a block in
     elements; ``m_tiles`` and ``n_tiles`` the extent of a cache block in register tiles.
     ``order`` names the block loops from the outside in, ``inner`` the register-tile loops.
-    ``grid`` splits units over outer axes, rows and columns.
+    ``grid`` splits units over outer axes, rows and columns, ``grid_k`` over the blocks of k.
     """
 
     unit: MatrixUnit
@@ -33,6 +33,7 @@ class Schedule:
     unroll: int
     stream: bool
     grid: tuple[int, int, int]
+    grid_k: int
 
     @staticmethod
     def of(unit: MatrixUnit, params: Mapping[str, ParamValue]) -> Schedule:
@@ -40,6 +41,7 @@ class Schedule:
         units = int(params["units"])
         grid_m = int(params["grid_m"])
         grid_o = int(params["grid_o"])
+        grid_k = int(params["grid_k"])
         return Schedule(
             unit=unit,
             rows=int(params["rows"]),
@@ -53,7 +55,8 @@ class Schedule:
             pack_b=str(params["pack_b"]),
             unroll=int(params["unroll"]),
             stream=bool(params["stream"]),
-            grid=(grid_o, grid_m, units // (grid_o * grid_m)),
+            grid=(grid_o, grid_m, units // (grid_o * grid_m * grid_k)),
+            grid_k=grid_k,
         )
 
     @property
@@ -70,7 +73,7 @@ class Schedule:
     def units(self) -> int:
         """Number of executing units."""
         o, m, n = self.grid
-        return o * m * n
+        return o * m * n * self.grid_k
 
 
 @dataclass(frozen=True)

@@ -95,9 +95,28 @@ def vector_atoms() -> Iterator[Atom]:
         yield _mma(width)
         if width.dtype is DType.F32 and width.lanes in (8, 16):
             yield from _transposes(width)
+    yield barrier_atom()
     for group in by_lanes.values():
         yield from _conversions(group)
     yield from _ordering_atoms()
+
+
+def _nothing(_views: Sequence[Any]) -> None:
+    """Synchronisation computes nothing."""
+
+
+def barrier_atom() -> Atom:
+    """A barrier over all units of a kernel."""
+    return Atom(
+        id="x86.barrier",
+        features=BASELINE,
+        computes=Computation(Kind.SYNC, "unit_barrier", (), ()),
+        operands=(),
+        semantics=_nothing,
+        cost=AtomCost("alu", 2000.0),
+        template="tfs_wait(tfs_barrier_state, tfs_units);",
+        effects=Effects(synchronises="unit_barrier"),
+    )
 
 
 def store_to(values: Any, dtype: DType) -> Any:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
-from tfsearch.atoms.contract import Atom
+from tfsearch.atoms.contract import Atom, Kind
 from tfsearch.codegen.clike import KernelEmitter
 from tfsearch.codegen.storage import StoragePlan, plan
 from tfsearch.core.launch import ArgumentSpec, EntrySpec, LaunchSpec
@@ -23,6 +23,10 @@ _ELEMENTS = {
     DType.I32: "int32_t",
 }
 _TILE_RANK = 2
+BARRIER_BYTES = 128
+"""Bytes at the start of the workspace that hold the barrier of the support library."""
+TOO_FEW_THREADS = 11
+"""What a kernel returns whose units wait for one another and which got too few threads."""
 
 
 class CDialect:
@@ -50,16 +54,18 @@ class CDialect:
 def source_of(module: Module, atoms: Mapping[str, Atom]) -> tuple[str, LaunchSpec]:
     """C text of a module, and how its entries are called.
 
-    An entry takes the pointers of its arguments in order, then the workspace, the thread pool and
-    the function that runs a body on the pool.
+    An entry takes the pointers of its arguments in order, then the workspace (zeroed when it was
+    allocated), the thread pool, the function that runs a body on the pool, and the one that waits
+    at a barrier.
     """
     tiles = TILE_FEATURE in features_of(module, atoms)
     parts = ['#include "tiles.h"' if tiles else '#include "kernel.h"', ""]
     entries: list[EntrySpec] = []
     for kernel in module.kernels:
-        layout = plan(kernel)
+        waits = _calls(kernel, atoms, Kind.SYNC)
+        layout = plan(kernel, BARRIER_BYTES if waits else 0)
         body = KernelEmitter(kernel, atoms, CDialect(), layout).lines()
-        parts += _entry(kernel, body)
+        parts += _entry(kernel, body, waits=waits)
         entries.append(_entry_spec(kernel, layout))
     return "\n".join(parts), LaunchSpec(main=entries[-1], prepares=tuple(entries[:-1]))
 
@@ -67,46 +73,75 @@ def source_of(module: Module, atoms: Mapping[str, Atom]) -> tuple[str, LaunchSpe
 def features_of(module: Module, atoms: Mapping[str, Atom]) -> tuple[str, ...]:
     """Architecture features that the atoms of a module need, sorted."""
     needed: set[str] = set()
-
-    def visit(block: Block) -> None:
-        for statement in block:
-            match statement:
-                case Call(atom):
-                    needed.update(atoms[atom].features)
-                case For(body=body) | Role(body=body):
-                    visit(body)
-                case If(then=then, orelse=orelse):
-                    visit(then)
-                    visit(orelse)
-                case _:
-                    pass
-
     for kernel in module.kernels:
-        visit(kernel.body)
+        for name in _atoms_of(kernel.body):
+            needed |= atoms[name].features
     return tuple(sorted(needed))
 
 
-def _entry(kernel: Kernel, body: list[str]) -> list[str]:
-    symbol = ENTRY_PREFIX + kernel.name
-    head = f"static void {symbol}_unit(void **args, long {UNIT})"
-    lines = [f"{head} {{", f"  (void){UNIT};", *body, "}", ""]
-    pool = len(kernel.params) + 1
-    if kernel.units == 1:
-        lines += [f"int {symbol}(void **args) {{", f"  {symbol}_unit(args, 0);"]
-    else:
-        # The pool may give fewer threads than asked for: each takes every so-manyth unit.
+def _atoms_of(block: Block) -> set[str]:
+    """Ids of the atoms called in a block or inside it."""
+    found: set[str] = set()
+    for statement in block:
+        match statement:
+            case Call(atom):
+                found.add(atom)
+            case For(body=body) | Role(body=body):
+                found |= _atoms_of(body)
+            case If(then=then, orelse=orelse):
+                found |= _atoms_of(then) | _atoms_of(orelse)
+            case _:
+                pass
+    return found
+
+
+def _calls(kernel: Kernel, atoms: Mapping[str, Atom], kind: Kind) -> bool:
+    return any(atoms[name].computes.kind is kind for name in _atoms_of(kernel.body))
+
+
+def _entry(kernel: Kernel, body: list[str], *, waits: bool) -> list[str]:
+    symbol, count = ENTRY_PREFIX + kernel.name, len(kernel.params)
+    lines = [f"static void {symbol}_unit(void **args, long {UNIT}) {{", f"  (void){UNIT};"]
+    if waits:
         lines += [
-            f"static void {symbol}_thread(void *args, int thread, int threads) {{",
-            f"  for (long {UNIT} = thread; {UNIT} < {kernel.units}; {UNIT} += threads)",
-            f"    {symbol}_unit((void **)args, {UNIT});",
-            "}",
-            "",
-            f"int {symbol}(void **args) {{",
-            "  typedef void (*body_t)(void *, int, int);",
-            "  typedef void (*run_t)(void *, int, body_t, void *);",
-            f"  ((run_t)args[{pool + 1}])(args[{pool}], {kernel.units}, {symbol}_thread, args);",
+            f"  void *const tfs_barrier_state = args[{count}];",
+            f"  void (*const tfs_wait)(void *, int) = (void (*)(void *, int))args[{count + 3}];",
+            f"  const int tfs_units = {kernel.units};",
         ]
-    return [*lines, "  return 0;", "}", ""]
+    lines += [*body, "}", ""]
+    if kernel.units == 1:
+        lines += [f"int {symbol}(void **args) {{", f"  {symbol}_unit(args, 0);", "  return 0;"]
+    else:
+        lines += _threads(symbol, kernel.units, count + 1, waits=waits)
+    return [*lines, "}", ""]
+
+
+def _threads(symbol: str, units: int, pool: int, *, waits: bool) -> list[str]:
+    """The body of one thread, and the entry that runs it on the pool.
+
+    The pool may give fewer threads than asked for. Each then takes every so-manyth unit; units
+    that wait for one another need a thread each, or the call fails.
+    """
+    return [
+        f"struct {symbol}_call {{ void **args; int refused; }};",
+        f"static void {symbol}_thread(void *context, int thread, int threads) {{",
+        f"  struct {symbol}_call *call = (struct {symbol}_call *)context;",
+        *(
+            [f"  if (threads < {units}) {{ call->refused = {TOO_FEW_THREADS}; return; }}"]
+            if waits
+            else []
+        ),
+        f"  for (long {UNIT} = thread; {UNIT} < {units}; {UNIT} += threads)",
+        f"    {symbol}_unit(call->args, {UNIT});",
+        "}",
+        "",
+        f"int {symbol}(void **args) {{",
+        "  typedef void (*body_t)(void *, int, int);",
+        "  typedef void (*run_t)(void *, int, body_t, void *);",
+        f"  struct {symbol}_call call = {{args, 0}};",
+        f"  ((run_t)args[{pool + 1}])(args[{pool}], {units}, {symbol}_thread, &call);",
+        "  return call.refused;",
+    ]
 
 
 def _entry_spec(kernel: Kernel, layout: StoragePlan) -> EntrySpec:

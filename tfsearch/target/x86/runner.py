@@ -37,8 +37,8 @@ class Packed:
     def __init__(self, entry: EntrySpec, address: Mapping[str, int]) -> None:
         pointers = [address[argument.name] for argument in entry.arguments]
         self.workspace = aligned_bytes(max(entry.workspace_bytes, 1))
-        pool, run = support.pool() if entry.units > 1 else (0, 0)
-        pointers += [self.workspace.ctypes.data, pool, run]
+        self.workspace[:] = 0
+        pointers += [self.workspace.ctypes.data, *(support.pool() if entry.units > 1 else ())]
         self.array = (ctypes.c_void_p * len(pointers))(*pointers)
 
 
@@ -83,6 +83,19 @@ class X86Loaded:
         function.restype = ctypes.c_int
         function.argtypes = [ctypes.c_void_p]
         return function
+
+    def tail(self, entry: EntrySpec) -> tuple[int, ...]:
+        """What follows the workspace in an entry's pointers: pool, run and wait functions."""
+        return support.pool() if entry.units > 1 else ()
+
+    def entry_address(self, symbol: str) -> int:
+        """Address of an entry's code; ``OSError`` when the library has no such symbol."""
+        try:
+            address = ctypes.cast(self.library[symbol], ctypes.c_void_p).value
+        except AttributeError as error:
+            raise OSError(f"the library has no symbol {symbol}") from error
+        assert address is not None
+        return address
 
     def bind(self, inputs: Mapping[str, Array]) -> X86Arguments:
         """Guarded memory with the inputs copied in; the prepare entries have run on it."""

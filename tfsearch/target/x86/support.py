@@ -89,12 +89,14 @@ def library() -> ctypes.CDLL:
 
 
 @cache
-def pool() -> tuple[int, int]:
-    """Addresses of this process's thread pool and of the function that runs a body on it."""
+def pool() -> tuple[int, int, int]:
+    """Addresses of this process's thread pool, of what runs a body on it, of what waits."""
     loaded = library()
     handle = loaded.tfs_pool_create(processor().units)
     if not handle:
         raise OSError("the thread pool could not be created")
     run = ctypes.cast(loaded.tfs_pool_run, ctypes.c_void_p).value
+    wait = ctypes.cast(loaded.tfs_barrier_wait, ctypes.c_void_p).value
     assert run is not None
-    return int(handle), run
+    assert wait is not None
+    return int(handle), run, wait
