@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from tfsearch.db import Store, StoredTrial
 
 
-@click.group()
+@click.group(no_args_is_help=False)
 def db() -> None:
     """Look after the database of records."""
 

@@ -37,7 +37,9 @@ def run(argv: Sequence[str] | None = None) -> int:
 
 def _command(root: click.Command, arguments: list[str], output: Output) -> int:
     try:
-        result = root.main(args=arguments, prog_name="tfsearch", standalone_mode=False, obj=output)
+        # Not ``main``: it prints by itself when interrupted, and exits when a pipe is closed.
+        with root.make_context("tfsearch", arguments, obj=output) as context:
+            result = root.invoke(context)
     except TfsearchError as error:
         return _failed(output, error.code, error.message, error.exit_code, error)
     except click.exceptions.Exit as error:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-@click.group()
+@click.group(no_args_is_help=False)
 def schedule() -> None:
     """Rank, check, explain, measure and finalize single schedules.
 

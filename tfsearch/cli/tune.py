@@ -101,7 +101,7 @@ def _lines(report: TuneReport) -> list[str]:
     if report.baseline is not None:
         base = report.baseline
         lines.append(
-            f"baseline   {base.name} {microseconds(base.median_us)}: {base.speedup:.3g}× faster now"
+            f"baseline   {base.name} {microseconds(base.median_us)}, speedup {base.speedup:.3f}"
         )
     elif report.baseline_note:
         lines.append(f"baseline   none: {report.baseline_note}")
