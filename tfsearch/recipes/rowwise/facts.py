@@ -227,14 +227,8 @@ class _Batch:
             self.asks = np.zeros(len(self.points), np.int64)
 
     def _line_width(self) -> int:
-        domain = self.plan.domain
-        widths = [
-            domain.inputs[v].type.dtype.bytes
-            for v in self.plan.passes[1].inputs
-            if domain.lane_stride(domain.inputs[v], v) == 1
-            and any(axis in domain.kept for axis in domain.labels[v])
-        ]
-        return max(widths, default=1)
+        inputs = self.plan.domain.inputs
+        return max((inputs[v].type.dtype.bytes for v in self.plan.fetched), default=1)
 
     def _shapes(self) -> list[tuple[Column, _Shape]]:
         """Rows of the batch with the profiles that they share."""
@@ -356,7 +350,13 @@ class _Batch:
             skipped = (staged & (value not in one.staged_inputs)) | (
                 self.registers & (value in seen)
             )
+            if value in self.plan.fetched and number == 1:
+                # What was fetched ahead, while an earlier group computed, waits in a cache.
+                level = np.where(self.prefetch, again, level)
             traffic.add(level, np.where(skipped, 0, amount))
+        if number == min(2, len(self.plan.passes) - 1):
+            ahead = sum(domain.inputs[v].type.bytes for v in self.plan.fetched) * share
+            traffic.add(home, np.where(self.prefetch, ahead, 0))
         for position in one.outputs:
             amount = domain.outputs[position].type.bytes * share
             traffic.write(home, amount, self.stream)

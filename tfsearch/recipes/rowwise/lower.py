@@ -197,7 +197,7 @@ class Rows(Lowering):
     def asked_fragments(self) -> list[int]:
         """Fragments of a step that begin a cache line of the widest input."""
         lanes, unroll = self.schedule.lanes, self.schedule.unroll
-        values = self.walker.prefetched()
+        values = self.plan.fetched
         width = max((self.inputs[v].dtype.bytes for v in values), default=1)
         return [u for u in range(unroll) if u * lanes * width % self.cache_line == 0]
 

@@ -27,26 +27,17 @@ _COUNTS = (1, 2, 4, 8)
 
 @dataclass(frozen=True)
 class Footprint:
-    """Bytes of a program's arguments: ``total``, element-wise ``outputs``, ``row`` data.
-
-    ``row`` counts what one row (COLUMNS: one column) reads and writes, ``shared`` what all rows
-    share, ``staged`` the registers' bytes per element that staging keeps.
-    """
+    """Bytes of all arguments (``total``), and per element of what staging keeps (``staged``)."""
 
     total: int
-    outputs: int
     staged: int
 
     @staticmethod
     def of(plan: Plan) -> Footprint:
         """Of a program."""
-        domain = plan.domain
-        outputs = [domain.outputs[i] for i in plan.element_outputs]
-        every = (*domain.inputs, *domain.outputs)
+        every = (*plan.domain.inputs, *plan.domain.outputs)
         staged = sum(8 if _is_wide(plan, v) else 4 for v in plan.staged)
-        return Footprint(
-            sum(a.type.bytes for a in every), sum(a.type.bytes for a in outputs), staged
-        )
+        return Footprint(sum(a.type.bytes for a in every), staged)
 
 
 def _is_wide(plan: Plan, value: int) -> bool:
@@ -60,6 +51,7 @@ def space_of(plan: Plan, kit: Kit, lanes: tuple[int, ...]) -> RecipeSpace:
     size = Footprint.of(plan)
     widths = tuple(sorted(lanes))
     beyond_cache = size.total > (kit.caches[-1] if kit.caches else 0)
+    far = size.total > (kit.caches[:2] or (0,))[-1]
     walks = len(plan.passes) - 1
     chains = geometry.deep if not rows else geometry.lines
     parameters = (
@@ -70,7 +62,7 @@ def space_of(plan: Plan, kit: Kit, lanes: tuple[int, ...]) -> RecipeSpace:
         Parameter(
             "divide", (EXACT, RECIPROCAL) if divides_by_rows(domain) else (EXACT,), Kind.CATEGORICAL
         ),
-        _flag("prefetch", rows and walks > 1 and beyond_cache and _asks(plan)),
+        _flag("prefetch", rows and walks > 1 and far and bool(plan.fetched)),
         _flag("stream", bool(plan.element_outputs) and beyond_cache),
         Parameter("units", tuple(sorted(kit.units)), Kind.ORDINAL),
     )
@@ -101,15 +93,6 @@ def _upto(most: int) -> tuple[int, ...]:
 
 def _flag(name: str, useful: bool) -> Parameter:
     return Parameter(name, (False, True) if useful else (False,), Kind.BOOLEAN)
-
-
-def _asks(plan: Plan) -> bool:
-    domain = plan.domain
-    return any(
-        domain.lane_stride(domain.inputs[v], v) == 1
-        and any(axis in domain.kept for axis in domain.labels[v])
-        for v in plan.passes[1].inputs
-    )
 
 
 def _stagings(plan: Plan, kit: Kit, widths: tuple[int, ...]) -> tuple[str, ...]:

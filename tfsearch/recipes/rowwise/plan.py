@@ -91,6 +91,17 @@ class Plan:
         return tuple(i for one in self.passes for i in one.outputs)
 
     @property
+    def fetched(self) -> tuple[int, ...]:
+        """Inputs of the first walk that every row reads anew, along the lanes."""
+        domain = self.domain
+        return tuple(
+            v
+            for v in self.passes[1].inputs
+            if domain.lane_stride(domain.inputs[v], v) == 1
+            and any(axis in domain.kept for axis in domain.labels[v])
+        )
+
+    @property
     def accumulators(self) -> int:
         """The most reductions of one pass."""
         return max(len(one.reductions) for one in self.passes)

@@ -220,18 +220,8 @@ class Walker:
     def prefetch(self, place: Place) -> None:
         """Ask for the cache lines that hold this place of the inputs."""
         tile = self.fragments.at(place, Lanes.of(self.schedule.lanes, self.domain.lane))
-        for value in self.prefetched():
+        for value in self.plan.fetched:
             tile.prefetch(self.fragments.buffers[value], self.domain.labels[value])
-
-    def prefetched(self) -> tuple[int, ...]:
-        """Inputs that every row reads anew, along the lanes."""
-        domain = self.domain
-        return tuple(
-            v
-            for v in self.plan.passes[1].inputs
-            if domain.lane_stride(domain.inputs[v], v) == 1
-            and any(axis in domain.kept for axis in domain.labels[v])
-        )
 
     def _multiplies(self, one: Pass, reduction: Reduction) -> bool:
         """A sum of products that nothing else in the pass needs is multiply-accumulate."""
