@@ -270,7 +270,10 @@ def test_doctor_says_what_is_there_and_what_is_not(run: Run, home: Settings) -> 
     assert found["libraries"]["numpy"]
 
 
-def test_doctor_lives_with_a_database_that_is_none(run: Run, home: Settings) -> None:
+def test_doctor_lives_with_a_database_that_is_none(
+    run: Run, home: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tfsearch.cli.doctor._toolchains", lambda places: [])
     home.home.mkdir()
     (home.home / "tfsearch.db").write_text("no database " * 100)
     answer = run("doctor", "--json")

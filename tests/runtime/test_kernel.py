@@ -210,6 +210,14 @@ def test_another_array_is_prepared_by_itself_also_when_it_reuses_an_identity() -
         del b
 
 
+def test_views_of_a_prepared_array_are_not_prepared_again() -> None:
+    run, loaded = packed()
+    a, b = arrays()
+    assert np.array_equal(run(a, b.reshape(K, N)), a @ b)
+    assert np.array_equal(run(a, b[:, :]), a @ b)
+    assert loaded.calls == ["pack", "main", "main"]
+
+
 def test_prepare_takes_constant_inputs_only() -> None:
     run, _ = packed()
     a, b = arrays()

@@ -8,6 +8,7 @@ import tempfile
 import traceback
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -66,7 +67,11 @@ def _wants_json(arguments: Sequence[str]) -> bool:
 def _failed(output: Output, code: str, message: str, exit_code: int, error: BaseException) -> int:
     line = " ".join(message.split())
     if output.as_json and not output.emitted:
-        output.emit({"error": {"code": code, "message": line, "exit_code": exit_code}}, ())
+        details: dict[str, Any] = {"code": code, "message": line, "exit_code": exit_code}
+        table = getattr(error, "table", None)  # of a session in which every candidate failed
+        if table is not None:
+            details["failed"] = [row.to_json() for row in table]
+        output.emit({"error": details}, ())
     if settings.debug():
         note("".join(traceback.format_exception(error)).rstrip())
     note(f"error[{code}]: {line}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import weakref
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -118,10 +119,10 @@ class Kernel:
     def prepare(self, *arrays: Any, version: object = 0, **named: Any) -> None:
         """Work on constant inputs done ahead of calls, and remembered.
 
-        Takes the constant inputs in order, or by name. A later call that is handed the same array
-        objects uses the result. An array whose contents changed needs a new ``version``. The
-        results of the last eight arrays are kept, and only while the arrays live. Without
-        constant inputs nothing is done.
+        Takes the constant inputs in order, or by name. A later call that is handed the same NumPy
+        arrays, or equal views of them, uses the result. An array whose contents changed needs a
+        new ``version``. The results of the last eight arrays are kept, and only while the arrays
+        live. Without constant inputs nothing is done.
         """
         names = self.record.workload.constant_inputs
         if len(arrays) > len(names):
@@ -274,6 +275,33 @@ class _CopyingCall:
         return 0
 
 
+_Identities = tuple[tuple[object, ...], ...]
+
+
+def _owner(array: Array) -> Array:
+    """The array that a view looks into; views come and go, it stays."""
+    while isinstance(array.base, np.ndarray):
+        array = array.base
+    return array
+
+
+def _identity(array: Array) -> tuple[object, ...]:
+    return id(_owner(array)), address(array), array.shape, array.strides
+
+
+@dataclass(frozen=True)
+class _Known:
+    """What was made of arrays, as long as their owners live."""
+
+    owners: tuple[weakref.ref[Array], ...]
+    version: object
+    made: dict[str, Array]
+
+    def holds(self, arrays: Sequence[Array]) -> bool:
+        """Whether it was made of these: an identity may be reused after an owner's end."""
+        return all(r() is _owner(a) for r, a in zip(self.owners, arrays, strict=True))
+
+
 class _Prepare:
     """A prepare entry with the results for the arrays that it saw last."""
 
@@ -282,7 +310,7 @@ class _Prepare:
         self._sources = tuple(a.name for a in spec.arguments if a.io == "in")
         self._checks = {a.name: Checked(a) for a in spec.arguments}
         self._lock = threading.Lock()
-        self._known: dict[tuple[int, ...], tuple[tuple[Any, ...], object, dict[str, Array]]] = {}
+        self._known: dict[_Identities, _Known] = {}
 
     def takes(self, hosts: Mapping[str, Array]) -> bool:
         """Whether all the entry's inputs are among these arrays."""
@@ -291,30 +319,28 @@ class _Prepare:
     def buffers(self, hosts: Mapping[str, Array]) -> dict[str, Array]:
         """What the entry makes of these arrays; made once for each of them."""
         arrays = [hosts[name] for name in self._sources]
-        known = self._known.get(tuple(map(id, arrays)))
-        if known is not None and all(r() is a for r, a in zip(known[0], arrays, strict=True)):
-            return known[2]
+        known = self._known.get(tuple(map(_identity, arrays)))
+        if known is not None and known.holds(arrays):
+            return known.made
         return self.renew(hosts, 0)
 
     def renew(self, hosts: Mapping[str, Array], version: object) -> dict[str, Array]:
         """Make the results, unless they were made of these arrays at this version."""
         arrays = [hosts[name] for name in self._sources]
-        key = tuple(map(id, arrays))
+        key = tuple(map(_identity, arrays))
         with self._lock:
             known = self._known.get(key)
-            same = known is not None and all(
-                r() is a for r, a in zip(known[0], arrays, strict=True)
-            )
-            if known is not None and same and known[1] == version:
-                return known[2]
+            if known is not None and known.holds(arrays) and known.version == version:
+                return known.made
             made = self._make(hosts)
             self._known.pop(key, None)
-            self._known[key] = (tuple(self._reference(a, key) for a in arrays), version, made)
+            owners = tuple(self._reference(_owner(a), key) for a in arrays)
+            self._known[key] = _Known(owners, version, made)
             while len(self._known) > _PREPARED_KEPT:
                 del self._known[next(iter(self._known))]
             return made
 
-    def _reference(self, array: Array, key: tuple[int, ...]) -> weakref.ref[Array]:
+    def _reference(self, array: Array, key: _Identities) -> weakref.ref[Array]:
         return weakref.ref(array, lambda _: self._known.pop(key, None))
 
     def _make(self, hosts: Mapping[str, Array]) -> dict[str, Array]:

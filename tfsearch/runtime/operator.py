@@ -31,6 +31,8 @@ from tfsearch.runtime.serve import serve, split_options
 from tfsearch.runtime.serving import Question, check_allow, opened
 
 MOST_ALIGNMENT = 64
+ROUTES_KEPT = 4096
+"""Kinds of arrays that an operator remembers; beyond that it starts anew."""
 
 _Shape = tuple[Any, ...]
 
@@ -109,6 +111,8 @@ class Operator:
         route = self._routes.get(key)
         if route is None:
             route = self._find(hosts, out, options, fallback)
+            if len(self._routes) >= ROUTES_KEPT:
+                self._routes.clear()
             self._routes[key] = route
         kernel = route.kernel
         self._last.served_by = kernel.served_by
