@@ -19,14 +19,16 @@ from tfsearch.ir.workload import Workload
 from tfsearch.measure.compare import Baseline
 from tfsearch.plugin.target import Prediction, Source
 from tfsearch.recipes.contraction.recipe import ContractionRecipe
+from tfsearch.recipes.map.recipe import Map
 from tfsearch.recipes.recipe import Matched, Recipe
+from tfsearch.recipes.rowwise.recipe import Rowwise
 from tfsearch.space import Point, Points, Space
 from tfsearch.target.x86.compiler import feature_flags
 from tfsearch.target.x86.device import Processor, document_of
 from tfsearch.target.x86.emit import TILE_FEATURE, features_of, source_of
 from tfsearch.target.x86.machine import kit_of, machine_of
 
-RECIPES: tuple[Recipe, ...] = (ContractionRecipe(),)
+RECIPES: tuple[Recipe, ...] = (ContractionRecipe(), Rowwise(), Map())
 
 
 class X86Problem:
