@@ -46,6 +46,8 @@ PROBES = ("fma", "tile")
 SETS = 2
 ROUND_S = 2e-3
 LEAST_ROUNDS = 15
+PATIENCE = 5
+"""How many times the seconds of a row are spent while too few rounds are in the fast mode."""
 NOT_AVAILABLE = 5
 WANTED, FLOOR = 1.5, 1.2
 
@@ -94,8 +96,13 @@ class Torch:
             self._b = [self._packed(a, b) for a, b in zip(self._a, self._b, strict=True)]
 
     def _packed(self, a: Any, b: Any) -> Any:
-        weight = b.t().contiguous().to_mkldnn()
-        return self._torch.ops.mkldnn._reorder_linear_weight(weight, a.shape[0])
+        """B in oneDNN's own order. Older releases take it as an opaque tensor, newer ones plain."""
+        reorder = self._torch.ops.mkldnn._reorder_linear_weight
+        weight = b.t().contiguous()
+        try:
+            return reorder(weight, a.shape[0])
+        except (NotImplementedError, RuntimeError):
+            return reorder(weight.to_mkldnn(), a.shape[0])
 
     def batch(self, calls: int) -> float:
         """Seconds of some calls that rotate over the argument sets."""
@@ -163,15 +170,21 @@ def rounds(
     shuffler = random.Random(args.seed)
     times: list[list[float]] = []
     probes = [dict(runner.probe(PROBES))]
-    deadline = time.monotonic() + args.seconds
-    while len(times) < LEAST_ROUNDS or (time.monotonic() < deadline and len(times) < args.rounds):
+    start = time.monotonic()
+    while True:
         now = [0.0, 0.0]
         for side in shuffler.sample((0, 1), 2):
             now[side] = both[side].batch(calls[side]) / calls[side] * 1e6
         times.append(now)
         probes.append(dict(runner.probe(PROBES)))
-    fastest = {name: max(one[name] for one in probes) for name in PROBES}
-    kept = split_modes(probes[:-1], probes[1:], fastest).kept
+        fastest = {name: max(one[name] for one in probes) for name in PROBES}
+        kept = split_modes(probes[:-1], probes[1:], fastest).kept
+        spent = time.monotonic() - start
+        enough = kept.sum() >= LEAST_ROUNDS
+        if enough and (spent > args.seconds or len(times) >= args.rounds):
+            break
+        if spent > PATIENCE * args.seconds:
+            break
     return np.array(times), kept
 
 
@@ -186,8 +199,10 @@ def disagreement(ours: Ours, torch_side: Torch, inputs: Sequence[Any]) -> float:
     return worst
 
 
-def row(size: int, mode: str, args: argparse.Namespace, store: Any) -> dict[str, Any]:
-    """Tune one size in one mode and compare."""
+def row(
+    size: int, mode: str, args: argparse.Namespace, store: Any, call_us: float
+) -> dict[str, Any]:
+    """Tune one size in one mode and compare. ``call_us``: what an empty call of torch takes."""
     workload: Workload = build_workload(
         "gemm",
         {"m": size, "n": size, "k": size, "dtype": "bf16"},
@@ -223,6 +238,7 @@ def row(size: int, mode: str, args: argparse.Namespace, store: Any) -> dict[str,
         "torch_gflops": 2 * size**3 / median[1] / 1e3,
         "ratio": ratio.median,
         "ratio_ci": [ratio.low, ratio.high],
+        "ratio_less_call": (median[1] - call_us) / median[0],
         "disagreement": disagreement(ours, torch_side, inputs),
         "tune_s": tune_s,
         "recipe": report.best.schedule.recipe,
@@ -279,12 +295,13 @@ def main() -> int:
         print(f"{Path(__file__).name}: {'; '.join(lack)}", file=sys.stderr)
         return NOT_AVAILABLE
     store = open_store(args.db or settings.load().database_url)
-    print(json.dumps({"machine": facts(), "args": vars(args)}), flush=True)
+    machine = facts()
+    print(json.dumps({"machine": machine, "args": vars(args)}), flush=True)
     rows: list[dict[str, Any]] = []
     for size in args.sizes:
         for mode in args.modes:
             try:
-                rows.append(row(size, mode, args, store))
+                rows.append(row(size, mode, args, store, machine["torch_call_us"][mode]))
             except TfsearchError as error:
                 rows.append({"size": size, "mode": mode, "error": error.message})
             print(json.dumps(rows[-1]), flush=True)
