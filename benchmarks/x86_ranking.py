@@ -1,8 +1,9 @@
 """How well the cost model ranks: recall of the first 16, correlation, the space's spread.
 
-For each shape the top of the ranking and uniform legal candidates are all built and timed
-interleaved; the best known is the winner. Prints one JSON object per shape, and one per
-candidate with ``--candidates``.
+For each shape a session of 16 trials is run with the ranked policy; then its candidates, the top
+of the plain ranking and uniform legal candidates are all built and timed interleaved; the best
+known is the winner. Prints one JSON object per shape, and one per candidate with
+``--candidates``.
 
     python benchmarks/x86_ranking.py --top 100 --uniform 100 --units 1
 """
@@ -13,6 +14,7 @@ import argparse
 import heapq
 import json
 import sys
+import tempfile
 import time
 from collections.abc import Sequence
 from typing import Any
@@ -20,12 +22,17 @@ from typing import Any
 import numpy as np
 from x86_common import Built, batches_for, bind_all, build_all, machine_facts
 
+from tfsearch.db import open_store
 from tfsearch.ir.hir.builtins import build_workload
 from tfsearch.ir.workload import Workload
 from tfsearch.plugin.target import Problem
+from tfsearch.search.scan import predict_points
 from tfsearch.space import Point, Space
 from tfsearch.target.x86 import target
 from tfsearch.target.x86.runner import SELECTOR, make
+from tfsearch.tune import TuneRequest, tune
+
+FIRST = 16
 
 SHAPES = (
     (128, 128, 128),
@@ -85,6 +92,26 @@ def measure(workload: Workload, built: Sequence[Built], rounds: int, seconds: fl
     return np.median(np.array(times) / np.array(batches) / 1e3, axis=0)
 
 
+def proposed(workload: Workload, units: int, seed: int) -> list[Point]:
+    """The candidates of a session of 16 trials, in a database of its own."""
+    fix = {"units": units} if units else {}
+    request = TuneRequest(
+        workload, target="x86", trials=FIRST, fix=fix, baseline=False, finalists=1, seed=seed
+    )
+    with tempfile.TemporaryDirectory() as folder:
+        store = open_store(f"sqlite:///{folder}/ranking.db")
+        tune(request, store=store)
+        schedules = [stored.trial.schedule for stored in store.trials()]
+        store.close()
+    return [Point(schedule.recipe, dict(schedule.params)) for schedule in schedules]
+
+
+def predicted_of(problem: Problem, points: Sequence[Point]) -> list[tuple[Point, float]]:
+    """Points with their predicted times."""
+    estimate, _ = predict_points(problem, points)
+    return list(zip(points, (float(us) for us in estimate), strict=True))
+
+
 def rank_correlation(a: Any, b: Any) -> float:
     """Spearman's coefficient."""
     ranks = [np.argsort(np.argsort(x)).astype(float) for x in (a, b)]
@@ -102,15 +129,23 @@ def one_shape(shape: tuple[int, int, int], args: argparse.Namespace) -> dict[str
     top = ranked(problem, space, args.top)
     rank_s = time.monotonic() - started
     others = uniform(problem, space, args.uniform, args.seed)
-    seen = {point for point, _ in top}
-    jobs = top + [job for job in others if job[0] not in seen]
+    first = proposed(workload, args.units, args.seed)
+    jobs: list[tuple[Point, float]] = []
+    seen: set[Point] = set()
+    for job in (*top, *predicted_of(problem, first), *others):
+        if job[0] not in seen:
+            seen.add(job[0])
+            jobs.append(job)
     built = build_all(problem, jobs, target.compiler(args.toolchain), args.workers)
     times = measure(workload, built, args.rounds, args.seconds)
     predicted = np.array([b.predicted_us for b in built])
     order = {point: rank for rank, (point, _) in enumerate(top)}
-    uniform_times = [t for b, t in zip(built, times, strict=True) if b.point not in order]
+    drawn = {point for point, _ in others}
+    uniform_times = [t for b, t in zip(built, times, strict=True) if b.point in drawn]
     best = float(times.min())
-    first16 = [t for b, t in zip(built, times, strict=True) if order.get(b.point, 99) < 16]
+    chosen = set(first)
+    first16 = [t for b, t in zip(built, times, strict=True) if b.point in chosen]
+    top16 = [t for b, t in zip(built, times, strict=True) if order.get(b.point, FIRST) < FIRST]
     near = times <= 1.5 * best
     if args.candidates:
         for b, t in zip(built, times, strict=True):
@@ -126,6 +161,7 @@ def one_shape(shape: tuple[int, int, int], args: argparse.Namespace) -> dict[str
         "best_us": best,
         "gflops": 2 * m * n * k / best / 1e3,
         "first16_over_best": float(min(first16)) / best if first16 else None,
+        "top16_over_best": float(min(top16)) / best if top16 else None,
         "random16_over_best": float(min(uniform_times[:16])) / best if uniform_times else None,
         "median_over_best": float(np.median(uniform_times)) / best if uniform_times else None,
         "correlation": rank_correlation(predicted, times),
