@@ -77,6 +77,36 @@ def test_ctrl_c_prints_what_is_known(home: Settings) -> None:
     assert recorded["status"] == "interrupted"
 
 
+def test_a_terminal_gets_a_live_line(home: Settings) -> None:
+    pty = pytest.importorskip("pty", reason="pty: a terminal")
+    leader, follower = pty.openpty()
+    session = subprocess.Popen(
+        [*PROGRAM, "tune", *GEMM, "--trials", "3", "--no-baseline", "--json"],
+        stdout=subprocess.PIPE,
+        stderr=follower,
+        env={**environment(home), "TERM": "xterm", "COLUMNS": "120"},
+    )
+    os.close(follower)
+    shown = b""
+    while True:
+        try:
+            part = os.read(leader, 4096)
+        except OSError:  # the other end is closed: Linux reports it so
+            break
+        if not part:
+            break
+        shown += part
+    os.close(leader)
+    out, _ = session.communicate(timeout=60)
+    assert session.returncode == 0
+    assert json.loads(out)["trials"]["ok"] == 3
+    text = shown.decode()
+    assert "858 legal of 960 schedules" in text
+    assert "search: " in text
+    assert "3 trials" in text
+    assert "\x1b[" in text
+
+
 def test_a_reader_that_goes_away_is_no_error(home: Settings) -> None:
     command = [*PROGRAM, "schedule", "candidates", *GEMM, "--top", "800", "--json"]
     process = subprocess.Popen(

@@ -172,6 +172,24 @@ def test_another_device_refuses_it(
         load_bundle(path, sha256=digest)
 
 
+def test_what_kernels_need_beside_them_travels_along(
+    home: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pool = tmp_path / "pool.so"
+    pool.write_bytes(b"threads")
+    provided: dict[str, bytes] = {}
+
+    def provide(self: Any, files: Any) -> None:
+        provided.update({name: path.read_bytes() for name, path in files.items()})
+
+    monkeypatch.setattr(null.NullTarget, "companions", lambda self: {"pool": pool}, raising=False)
+    monkeypatch.setattr(null.NullTarget, "provide", provide, raising=False)
+    path = tmp_path / "b.zip"
+    digest = export_bundle(path, [question_of("gemm", {**GEMM, "target": "null"})])
+    load_bundle(path, sha256=digest).lookup("gemm", **GEMM)
+    assert provided == {"pool": b"threads"}
+
+
 def test_what_is_not_recorded_cannot_be_exported(home: Settings, tmp_path: Path) -> None:
     with pytest.raises(NotRecordedError):
         export_bundle(tmp_path / "b.zip", [question_of("gemm", {**GEMM, "m": 5, "target": "null"})])

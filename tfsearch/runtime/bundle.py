@@ -16,7 +16,7 @@ import zipfile
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 from tfsearch.core import keys
 from tfsearch.core import settings as core_settings
@@ -55,13 +55,17 @@ FITS = ("kind", "model")
 
 @dataclass(frozen=True)
 class BundleEntry:
-    """One kernel of a bundle. ``features`` are what its code needs of a processor."""
+    """One kernel of a bundle. ``features`` are what its code needs of a processor.
+
+    ``artifact`` and ``companions`` (by name) are content hashes.
+    """
 
     record: KernelRecord
     launch: LaunchSpec
     artifact: str
     device: Mapping[str, Any]
     features: tuple[str, ...]
+    companions: Mapping[str, str]
 
 
 class Bundle:
@@ -91,6 +95,8 @@ class Bundle:
             )
         if workload_key not in self._kernels:
             target = registry.get(entry.record.target)
+            if isinstance(target, WithCompanions):
+                target.provide({n: self._files[d] for n, d in entry.companions.items()})
             try:
                 loaded = runner(target.runner, _device(target).selector).load(
                     self._files[entry.artifact], entry.launch
@@ -119,7 +125,11 @@ def export_bundle(path: Path | str, questions: Iterable[Question], *, db: str | 
             data = executable(place, found).read_bytes()
             digest = keys.digest_bytes(data)
             files[digest] = data
-            entries.append(_entry_json(place, found, digest))
+            companions: dict[str, str] = {}
+            for name, extra in _companions(place.target).items():
+                companions[name] = keys.digest_bytes(extra)
+                files[companions[name]] = extra
+            entries.append(_entry_json(place, found, digest, companions))
     if not entries:
         raise RequestError("bundle.empty", "a bundle holds at least one kernel")
     document = json.dumps({"schema": SCHEMA, "entries": entries}, sort_keys=True).encode()
@@ -152,7 +162,8 @@ def load_bundle(path: Path | str, *, sha256: str | None = None) -> Bundle:
                     f"bundle {place} has digest {keys.digest_bytes(document)}, not {sha256}",
                 )
             entries = _entries(json.loads(document))
-            contents = {e.artifact: _checked(archive, e.artifact, place) for e in entries}
+            digests = {d for e in entries for d in (e.artifact, *e.companions.values())}
+            contents = {digest: _checked(archive, digest, place) for digest in sorted(digests)}
     except (zipfile.BadZipFile, KeyError, ValueError, TypeError) as error:
         raise RequestError(
             "bundle.malformed", f"{place} is no bundle of this release: {error}"
@@ -189,7 +200,28 @@ def _member(name: str) -> zipfile.ZipInfo:
     return info
 
 
-def _entry_json(place: Place, found: Found, digest: str) -> dict[str, Any]:
+@runtime_checkable
+class WithCompanions(Protocol):
+    """A target whose kernels need further files at run time, such as a thread pool's library."""
+
+    def companions(self) -> Mapping[str, Path]:
+        """The files by name, built if need be."""
+        ...
+
+    def provide(self, files: Mapping[str, Path]) -> None:
+        """Use these files, which were checked, instead of building them."""
+        ...
+
+
+def _companions(target: Target) -> dict[str, bytes]:
+    if not isinstance(target, WithCompanions):
+        return {}
+    return {name: path.read_bytes() for name, path in sorted(target.companions().items())}
+
+
+def _entry_json(
+    place: Place, found: Found, digest: str, companions: Mapping[str, str]
+) -> dict[str, Any]:
     record = record_of(place.question.workload, found)
     return {
         "workload": workload_json(record.workload),
@@ -201,6 +233,7 @@ def _entry_json(place: Place, found: Found, digest: str) -> dict[str, Any]:
         "build": dict(record.build),
         "launch": found.launch.to_json(),
         "artifact": digest,
+        "companions": dict(companions),
         "device": place.device.record.key_fields(),
         "features": list(found.build.key.features),
     }
@@ -228,7 +261,12 @@ def _entry(item: Mapping[str, Any]) -> BundleEntry:
     except TfsearchError as error:
         raise ValueError(error.message) from error
     return BundleEntry(
-        record, launch, str(item["artifact"]), dict(item["device"]), tuple(item["features"])
+        record,
+        launch,
+        str(item["artifact"]),
+        dict(item["device"]),
+        tuple(item["features"]),
+        dict(item["companions"]),
     )
 
 
