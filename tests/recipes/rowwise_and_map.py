@@ -137,7 +137,7 @@ def compiled(folder: Path, modules: list[Module], level: str, compiler: str = "g
     text = "\n".join(text for text, _ in sources)
     source, library = folder / "kernels.c", folder / "kernels.so"
     source.write_text(text, encoding="utf-8")
-    command = [compiler, "-std=gnu17", "-O1", "-fPIC", "-shared", "-ffp-contract=off"]
+    command = [compiler, "-std=gnu17", "-O0", "-fPIC", "-shared", "-ffp-contract=off"]
     command += [*FLAGS[level], "-I", str(clib.include_dir()), "-o", str(library), str(source)]
     done = subprocess.run([*command, "-lm"], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
