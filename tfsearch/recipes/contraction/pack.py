@@ -319,9 +319,10 @@ class Packer:
         step = _round_up(depth, lanes)
         rest = self.contraction.k % step
         with builder.loop("r", tile.size) as row:
-            with builder.loop("s", length // step) as s:
-                for at in range(0, step, lanes):
-                    piece(row, s * step + at, lanes)
+            if self._deepest >= step:
+                with builder.loop("s", length // step) as s:
+                    for at in range(0, step, lanes):
+                        piece(row, s * step + at, lanes)
             if rest and not self.schedule.unit.is_vector:
                 with builder.when(self._is_last(p0)):
                     for at in range(0, step, lanes):
@@ -413,6 +414,11 @@ class Packer:
             raise InternalError("recipe.prologue", "a computed factor has no rows to copy")
         return self.fragments.buffers[side.source]
 
+    @property
+    def _deepest(self) -> int:
+        """Length of the longest block of k."""
+        return min(self.schedule.kc, self.contraction.k)
+
     def _ragged(self, step: int) -> bool:
         """True when some block of k is no multiple of ``step``."""
         total, block = self.contraction.k, self.schedule.kc
@@ -430,17 +436,11 @@ class Packer:
         self._store(target, zero, target.buffer.dtype, partial=False)
 
     def _transposes(self, side: Side, axis: str) -> bool:
-        """True when a tile transpose is the way: k is contiguous in an input used as it is."""
-        if side.source is None:
+        """True when a tile transpose is the way: rows of k, one after another, in an input."""
+        if side.source is None or order_of(self.contraction, side, axis) != K:
             return False
         buffer = self.fragments.buffers[side.source]
-        strides = dict(zip(side.source_labels, buffer.dense_strides, strict=True))
-        computes = self._transpose_of(side, buffer)
-        return (
-            strides.get(K) == 1
-            and strides.get(axis, 1) != 1
-            and self.fragments.atoms.usable(computes) is not None
-        )
+        return self.fragments.atoms.usable(self._transpose_of(side, buffer)) is not None
 
     def _transpose_of(self, side: Side, buffer: Buffer) -> Computation:
         dtype = self.schedule.unit.a if side is self.contraction.a else self.schedule.unit.b
@@ -471,8 +471,9 @@ class Packer:
                 source = box_of(buffer, side, box)
                 self.builder.call(atom, target(p, depth, at, extent), source)
 
-        with self.builder.loop("s", length // lanes) as s:
-            piece(s * lanes, lanes)
+        if self._deepest >= lanes:
+            with self.builder.loop("s", length // lanes) as s:
+                piece(s * lanes, lanes)
         if self._ragged(lanes):
             with self.builder.when(binary(Operator.NE, length % lanes, 0)):
                 piece(length // lanes * lanes, length % lanes)

@@ -213,8 +213,16 @@ def _constraints(unit: MatrixUnit) -> tuple[Constraint, ...]:
         ),
         Constraint(
             "contraction.order",
-            "order == 'nkm' or m_tiles < m_share or n_tiles < n_share",
-            "one block: the order of block loops makes no difference",
+            "order == 'nkm' or (m_tiles < m_share and n_tiles < n_share)"
+            " or (kc < k and (m_tiles < m_share or n_tiles < n_share))"
+            " or (n_tiles < n_share and pack_a != 'none')"
+            " or (m_tiles < m_share and pack_b == 'block')",
+            "the order of block loops makes no difference: one block, or nothing packed inside it",
+        ),
+        Constraint(
+            "contraction.unroll",
+            "unroll <= max(depth // uk, 1)",
+            "{unroll} steps an iteration exceed a block of {depth}",
         ),
         Constraint(
             "contraction.inner",
