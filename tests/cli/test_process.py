@@ -122,6 +122,49 @@ def test_a_reader_that_goes_away_is_no_error(home: Settings) -> None:
     assert err == b""
 
 
+def test_an_output_that_takes_nothing_is_one_line(home: Settings) -> None:
+    full = Path("/dev/full")
+    if not full.exists():
+        pytest.skip("/dev/full: a file that is always full")
+    for words in (["--json"], []):
+        with full.open("w") as stream:
+            done = subprocess.run(
+                [*PROGRAM, "space", *GEMM, *words],
+                stdout=stream,
+                stderr=subprocess.PIPE,
+                text=True,
+                env=environment(home),
+                check=False,
+            )
+        assert done.returncode == 6
+        (line,) = done.stderr.splitlines()
+        assert line.startswith("error[output.not-written]")
+
+
+def test_a_closed_output_is_no_crash(home: Settings) -> None:
+    command = " ".join(["exec", '"$@"', ">&-"])
+    done = subprocess.run(
+        ["sh", "-c", command, "sh", *PROGRAM, "space", *GEMM],
+        stderr=subprocess.PIPE,
+        text=True,
+        env=environment(home),
+        check=False,
+    )
+    assert done.returncode == 0
+    assert done.stderr == ""
+
+
+def test_a_small_character_set_is_no_crash(home: Settings) -> None:
+    done = subprocess.run(
+        [*PROGRAM, "schedule", "candidates", *GEMM],
+        capture_output=True,
+        env={**environment(home), "PYTHONIOENCODING": "koi8-r"},
+        check=False,
+    )
+    assert done.returncode == 0
+    assert b"?s" in done.stdout
+
+
 def test_help_loads_nothing_heavy(home: Settings) -> None:
     code = (
         "import sys\nfrom tfsearch.cli import main\nmain(['--help'])\n"

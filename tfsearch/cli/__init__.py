@@ -7,6 +7,9 @@ from collections.abc import Sequence
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; the process's exit code."""
-    from tfsearch.cli.run import run
+    try:
+        from tfsearch.cli.run import run
 
-    return run(argv)
+        return run(argv)
+    except KeyboardInterrupt:  # while this program is still being loaded
+        return 130

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Generator, Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
 import click
+
+from tfsearch.core.errors import NotSavedError
 
 
 @dataclass
@@ -21,15 +24,37 @@ class Output:
     emitted: bool = False
 
     def emit(self, document: Mapping[str, Any], lines: Iterable[str]) -> None:
-        """Print the answer; a command has exactly one."""
+        """Print the answer; a command has exactly one. :class:`Unprintable` when it cannot be."""
         if self.emitted:
             raise RuntimeError("a command prints one answer")
         self.emitted = True
-        if self.as_json:
-            click.echo(json.dumps(plain(document), indent=2, allow_nan=False))
-        else:
-            for line in lines:
+        text = json.dumps(plain(document), indent=2, allow_nan=False) if self.as_json else None
+        with _writing():
+            for line in lines if text is None else (text,):
                 click.echo(line)
+
+    @staticmethod
+    def flush() -> None:
+        """Hand over what was printed; raises as :meth:`emit`."""
+        if sys.stdout is not None:  # pyright: ignore[reportUnnecessaryComparison] - closed
+            with _writing():
+                sys.stdout.flush()
+
+
+class Unprintable(NotSavedError):
+    """Standard output takes nothing more."""
+
+
+@contextlib.contextmanager
+def _writing() -> Generator[None]:
+    try:
+        yield
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        raise Unprintable(
+            "output.not-written", f"standard output cannot be written: {error.strerror}"
+        ) from error
 
 
 def note(text: str) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 
 import click
 
-from tfsearch.cli.output import Output, note, quiet_stdout
+from tfsearch.cli.output import Output, Unprintable, note, quiet_stdout
 from tfsearch.core import settings
 from tfsearch.core.errors import TfsearchError
 
@@ -23,24 +23,35 @@ BUG = 1
 
 def run(argv: Sequence[str] | None = None) -> int:
     """Run one command; its exit code. Nothing but ``SystemExit`` of the interpreter escapes."""
-    from tfsearch.cli.root import root
-
     arguments = list(sys.argv[1:] if argv is None else argv)
     output = Output(as_json=_wants_json(arguments))
+    _print_anything()
     try:
-        code = _command(root, arguments, output)
-        sys.stdout.flush()
+        return _command(arguments, output)
     except BrokenPipeError:
-        _close_quietly()
+        _close_quietly()  # whoever read has what it wanted
         return 0
-    return code
 
 
-def _command(root: click.Command, arguments: list[str], output: Output) -> int:
+def _print_anything() -> None:
+    """Let streams of a small character set show a mark for what they cannot print."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper) and stream.encoding.lower() != "utf-8":
+            stream.reconfigure(errors="replace")
+
+
+def _command(arguments: list[str], output: Output) -> int:
     try:
+        from tfsearch.cli.root import root
+
         # Not ``main``: it prints by itself when interrupted, and exits when a pipe is closed.
         with root.make_context("tfsearch", arguments, obj=output) as context:
             result = root.invoke(context)
+        output.flush()
+    except Unprintable as error:
+        output.emitted = True  # no second attempt
+        _close_quietly()
+        return _failed(output, error.code, error.message, error.exit_code, error)
     except TfsearchError as error:
         return _failed(output, error.code, error.message, error.exit_code, error)
     except click.exceptions.Exit as error:
