@@ -102,6 +102,7 @@ class _Lowering:
                     block.length,
                     place,
                 ),
+                parts=1,
             )
         source = self.inputs[self.contraction.b.source or 0]
         params = (Param(source, Io.IN), Param(packed, Io.OUT))
@@ -186,9 +187,9 @@ class _Lowering:
             builder, fragments, self.contraction, self.schedule, self.rows, self.columns, self.lanes
         )
 
-    def depth_blocks(self, builder: Builder, body: Callable[[Depth], None]) -> None:
-        """Run ``body`` for each block of k that the unit owns."""
-        total, size, parts = self.contraction.k, self.schedule.kc, self.schedule.grid_k
+    def depth_blocks(self, builder: Builder, body: Callable[[Depth], None], *, parts: int) -> None:
+        """Run ``body`` for each block of k that the unit owns, of so many ``parts``."""
+        total, size = self.contraction.k, self.schedule.kc
         if size >= total:
             body(Depth(Const(0), Const(total), Const(1), Const(1)))
             return
@@ -280,7 +281,7 @@ class _Nest:
                 self._pack_a(place, depth, rows)
                 self._tiles(place, depth, _Block(rows, columns, share_m, columns))
 
-            low.depth_blocks(builder, inside)
+            low.depth_blocks(builder, inside, parts=low.schedule.grid_k)
 
         def rows_first(rows: Region) -> None:
             def inside(depth: Depth) -> None:
@@ -297,7 +298,7 @@ class _Nest:
                 self._pack_b(place, depth, columns)
                 self._tiles(place, depth, _Block(rows, columns, rows, share_n))
 
-            low.depth_blocks(builder, inside)
+            low.depth_blocks(builder, inside, parts=low.schedule.grid_k)
 
         if low.schedule.order == "nkm":
             for_blocks(builder, low.columns, "jb", share_n, columns_first)
