@@ -102,8 +102,7 @@ def test_a_terminal_gets_a_live_line(home: Settings) -> None:
     assert json.loads(out)["trials"]["ok"] == 3
     text = shown.decode()
     assert "858 legal of 960 schedules" in text
-    assert "search: " in text
-    assert "3 trials" in text
+    assert "final: 3 trials" in text
     assert "\x1b[" in text
 
 
