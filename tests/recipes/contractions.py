@@ -61,7 +61,7 @@ def gemm(**options: int | str) -> Workload:
 
 def einsum(dims: str, sizes: Mapping[str, int], dtype: DType = F32, **options: object) -> Workload:
     """One contraction of two dense inputs."""
-    left, right = dims.split("->")[0].split(",")
+    left, right = dims.split("->", maxsplit=1)[0].split(",")
     inputs = {
         "a": TensorType(dtype, tuple(sizes[c] for c in left)),
         "b": TensorType(dtype, tuple(sizes[c] for c in right)),
@@ -146,6 +146,7 @@ def workloads() -> Mapping[str, Workload]:
         "f32-deep": gemm(m=5, n=3, k=127),
         "f32-trans": gemm(m=17, n=33, k=20, trans_a="true", trans_b="true"),
         "f32-batch": gemm(m=5, n=17, k=9, batch=3),
+        "f32-batch-of-one": gemm(m=3, n=17, k=65, batch=1),
         "f32-ahead": constant_b(gemm(m=17, n=40, k=33)),
         "f32-strided": strided(17, 33, 19),
         "f32-apart": apart(7, 18, 11),

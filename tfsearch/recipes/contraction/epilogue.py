@@ -30,14 +30,18 @@ class Epilogue:
 
 
 def combine(builder: Builder, epilogue: Epilogue, parts: Buffer, units: int, lanes: int) -> None:
-    """Add the parts ``[part, row, column]`` in order and finish; units share the rows."""
+    """Add the parts ``[part, row, column]`` in order and finish; units share the rows.
+
+    Only for contractions whose outer axes have extent one.
+    """
+    outer: dict[str, Expr] = {axis: Const(0) for axis in epilogue.contraction.outer}
     rows, columns = epilogue.contraction.m, epilogue.contraction.n
     first = builder.let("row_first", Var(UNIT) * rows // units)
     last = builder.let("row_last", (Var(UNIT) + 1) * rows // units)
 
     def piece(row: Expr, column: ExprLike, valid: int) -> None:
         total = _sum(builder, epilogue.fragments, parts, row, column, lanes)
-        place = {M: row, N: as_expr(column)}
+        place = {**outer, M: row, N: as_expr(column)}
         epilogue.finish(total, place, Lanes.of(lanes, N, valid))
 
     with builder.loop("row", last, start=first) as row:
