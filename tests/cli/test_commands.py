@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 
-from tests.cli.conftest import GEMM, Run
+from tests.cli.conftest import GEMM, NoCompiler, Run
 from tfsearch.cli import docs, output
 from tfsearch.core.settings import Settings
+from tfsearch.target.null import NullTarget
 
 PAGE = Path(__file__).parents[2] / "docs" / "commands.md"
 
@@ -105,6 +106,26 @@ def test_a_miss_can_be_served_by_the_model(run: Run) -> None:
     assert answer.code == 0
     assert answer.json["served_by"] == "model"
     assert answer.json["best"]["source"] == "measured"
+
+
+def test_without_a_compiler_only_kept_executables_are_served(
+    run: Run, tuned: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(NullTarget, "compiler", NoCompiler.compiler)
+    assert run("lookup", *GEMM).code == 0
+    for file in tuned.artifacts.glob("*/*"):
+        file.unlink()
+    answer = run("lookup", *GEMM)
+    assert answer.code == 5
+    assert "get one with: apt-get" in answer.error
+
+
+def test_the_environment_names_the_database(
+    run: Run, tuned: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TFSEARCH_DB", f"sqlite:///{tmp_path / 'other.db'}")
+    assert run("lookup", *GEMM).code == 4
+    assert run("lookup", *GEMM, "--db", tuned.database_url).code == 0
 
 
 def test_space_counts_and_says_why(run: Run) -> None:

@@ -57,6 +57,7 @@ def test_any_alignment_gets_the_recorded_kernel(home: Settings, alignment: int) 
     a, b = arrays(alignment)
     assert np.array_equal(gemm(a, b), a @ b)
     assert gemm.served_by is ServedBy.EXACT
+    assert gemm.staged is (alignment < 16)  # the record relies on 16 bytes
     out = np.empty((12, 10), "f4")
     assert gemm(a, b, out=out) is out
     assert np.array_equal(out, a @ b)
@@ -87,6 +88,14 @@ def test_the_model_builds_what_is_not_recorded_if_allowed(home: Settings) -> Non
     x, y = np.ones((7, 8), "f4"), np.ones((8, 10), "f4")
     assert np.array_equal(gemm(x, y), x @ y)
     assert gemm.served_by is ServedBy.MODEL
+
+
+def test_options_of_a_call_may_be_lists(home: Settings) -> None:
+    a, b = arrays()
+    gemm = tfsearch.op("gemm", target="null", fallback=np.matmul)
+    for _ in range(2):
+        gemm(a, b, constant_inputs=["b"])
+        assert gemm.served_by is ServedBy.FALLBACK
 
 
 def test_without_a_database_the_fallback_serves(home: Settings, tmp_path: Any) -> None:

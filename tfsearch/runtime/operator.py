@@ -92,6 +92,14 @@ class Operator:
         """Which step served this thread's last call; None before the first."""
         return getattr(self._last, "served_by", None)
 
+    @property
+    def staged(self) -> bool:
+        """Whether this thread's last call copied arrays that are less aligned than the record's.
+
+        Arrays made by :func:`tfsearch.runtime.empty` never are.
+        """
+        return getattr(self._last, "staged", False)
+
     def __call__(
         self,
         *arrays: Any,
@@ -116,6 +124,7 @@ class Operator:
             self._routes[key] = route
         kernel = route.kernel
         self._last.served_by = kernel.served_by
+        self._last.staged = route.staged
         if isinstance(kernel, Fallback):
             return kernel(*arrays, out=out)
         if route.staged or any(route.swapped):
@@ -144,7 +153,8 @@ class Operator:
                 place |= address(as_host("out", a))
         parts.append(place & -place)
         if options or fallback is not None:
-            parts.append((tuple(sorted(options.items())), fallback))
+            plain = ((n, tuple(v) if isinstance(v, list) else v) for n, v in options.items())
+            parts.append((tuple(sorted(plain)), fallback))
         return tuple(parts)
 
     def _find(
