@@ -19,6 +19,7 @@ from tfsearch.ir.workload import Workload
 from tfsearch.measure.compare import Baseline
 from tfsearch.plugin.target import Prediction, Source
 from tfsearch.recipes.contraction.recipe import ContractionRecipe
+from tfsearch.recipes.domain import as_called
 from tfsearch.recipes.map.recipe import Map
 from tfsearch.recipes.recipe import Matched, Recipe
 from tfsearch.recipes.rowwise.recipe import Rowwise
@@ -102,6 +103,7 @@ class X86Problem:
         """TIR as C."""
         del point
         text, launch = source_of(module, self.atoms)
+        launch = as_called(launch, self.workload.program)
         features = features_of(module, self.atoms)
         if TILE_FEATURE in features:
             launch = LaunchSpec(launch.main, launch.prepares, {"amx": True})
