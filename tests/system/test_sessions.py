@@ -66,11 +66,13 @@ def trials_of(home: Settings) -> list[StoredTrial]:
 
 
 def inputs_of(dtype: str = "f32") -> dict[str, Any]:
+    """Aligned arrays of normal numbers."""
     program = build_workload("gemm", {**GEMM, "dtype": dtype}).program
     rng = np.random.default_rng(3)
-    return {
-        i.name: rng.standard_normal(i.type.sizes).astype(i.type.dtype.numpy) for i in program.inputs
-    }
+    found = {i.name: empty(i.type.sizes, i.type.dtype.numpy) for i in program.inputs}
+    for array in found.values():
+        array[...] = rng.standard_normal(array.shape)
+    return found
 
 
 def test_lookup_serves_exactly_the_winner_and_it_computes_the_program(home: Settings) -> None:
