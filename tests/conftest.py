@@ -10,6 +10,13 @@ from collections.abc import Generator
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, settings
+
+# How fast a machine makes examples says nothing about the code.
+settings.register_profile(
+    "suite", deadline=None, suppress_health_check=[HealthCheck.too_slow], print_blob=True
+)
+settings.load_profile("suite")
 
 MOST_WORKERS = 8
 _OWN_HOME = pytest.StashKey[str]()
