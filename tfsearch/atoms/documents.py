@@ -10,11 +10,13 @@ A table with a ``unit`` is a fact::
     conditions = "one core busy"
 
 A number that is not known says ``unavailable = "why"`` instead of ``value``; asking for it is
-then an error that says so, and what rests on it is labelled uncalibrated.
+then an error that says so, and what rests on it is labelled uncalibrated. Units are those of
+:data:`UNITS`: a number in another scale would be taken for one in the usual scale.
 """
 
 from __future__ import annotations
 
+import math
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -24,6 +26,10 @@ from typing import Any, cast
 
 from tfsearch.core import keys
 from tfsearch.core.errors import InternalError, RequestError
+
+UNITS = frozenset({"GHz", "us", "cycles", "instructions/cycle", "B/cycle"})
+"""Units of facts."""
+_FACT_KEYS = frozenset({"value", "unit", "origin", "source", "conditions", "unavailable"})
 
 
 class Origin(Enum):
@@ -104,27 +110,35 @@ def _walk(
 ) -> None:
     for key, value in table.items():
         name = f"{prefix}{key}"
-        if isinstance(value, dict) and "unit" in value:
-            facts[name] = _fact(cast("dict[str, Any]", value), name, doc)
-        elif isinstance(value, dict):
-            _walk(cast("dict[str, Any]", value), f"{name}.", facts, settings, doc)
+        if isinstance(value, dict):
+            inner = cast("dict[str, Any]", value)
+            if any(k in _FACT_KEYS and not isinstance(v, dict) for k, v in inner.items()):
+                facts[name] = _fact(inner, name, doc)
+            else:
+                _walk(inner, f"{name}.", facts, settings, doc)
         else:
             settings[name] = value
 
 
 def _fact(data: Mapping[str, Any], name: str, doc: str) -> Fact:
-    allowed = {"value", "unit", "origin", "source", "conditions", "unavailable"}
-    unknown = sorted(set(data) - allowed)
+    unknown = sorted(set(data) - _FACT_KEYS)
     if unknown:
         raise _malformed(doc, name, f"has unknown key {unknown[0]!r}")
-    unit, conditions = str(data["unit"]), str(data.get("conditions", ""))
+    unit, conditions = data.get("unit"), str(data.get("conditions", ""))
+    if unit not in UNITS:
+        known = ", ".join(sorted(UNITS))
+        raise _malformed(doc, name, f"has the unit {unit!r}; it must be one of {known}")
     if "unavailable" in data:
         if "value" in data:
             raise _malformed(doc, name, "is both available and not")
+        if not data["unavailable"]:
+            raise _malformed(doc, name, "does not say why it is unavailable")
         return Fact(None, unit, None, str(data["unavailable"]), conditions)
     value = data.get("value")
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
         raise _malformed(doc, name, "has no number as its value")
+    if value <= 0:
+        raise _malformed(doc, name, f"is {value}; every number of hardware is above 0")
     try:
         origin = Origin(data.get("origin"))
     except ValueError:
