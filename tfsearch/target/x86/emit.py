@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
-from tfsearch.atoms.contract import Atom, Kind
+from tfsearch.atoms.contract import Atom
 from tfsearch.codegen.clike import KernelEmitter
 from tfsearch.codegen.storage import StoragePlan, plan
 from tfsearch.core.launch import ArgumentSpec, EntrySpec, LaunchSpec
@@ -23,6 +23,7 @@ _ELEMENTS = {
     DType.I32: "int32_t",
 }
 _TILE_RANK = 2
+UNIT_BARRIER = "unit_barrier"
 BARRIER_BYTES = 128
 """Bytes at the start of the workspace that hold the barrier of the support library."""
 TOO_FEW_THREADS = 11
@@ -62,7 +63,9 @@ def source_of(module: Module, atoms: Mapping[str, Atom]) -> tuple[str, LaunchSpe
     parts = ['#include "tiles.h"' if tiles else '#include "kernel.h"', ""]
     entries: list[EntrySpec] = []
     for kernel in module.kernels:
-        waits = _calls(kernel, atoms, Kind.SYNC)
+        waits = any(
+            atoms[name].effects.synchronises == UNIT_BARRIER for name in _atoms_of(kernel.body)
+        )
         layout = plan(kernel, BARRIER_BYTES if waits else 0)
         body = KernelEmitter(kernel, atoms, CDialect(), layout).lines()
         parts += _entry(kernel, body, waits=waits)
@@ -93,10 +96,6 @@ def _atoms_of(block: Block) -> set[str]:
             case _:
                 pass
     return found
-
-
-def _calls(kernel: Kernel, atoms: Mapping[str, Atom], kind: Kind) -> bool:
-    return any(atoms[name].computes.kind is kind for name in _atoms_of(kernel.body))
 
 
 def _entry(kernel: Kernel, body: list[str], *, waits: bool) -> list[str]:
