@@ -78,13 +78,18 @@ def read_caches(folder: Path) -> tuple[int, ...]:
         try:
             kind = (index / "type").read_text().strip()
             level = int((index / "level").read_text())
-            text = (index / "size").read_text().strip()
+            size = _size((index / "size").read_text().strip())
         except (OSError, ValueError):
             continue
-        if kind != "Instruction" and text:
-            unit = _UNITS.get(text[-1])
-            found[level] = int(text[:-1]) * unit if unit else int(text)
+        if kind != "Instruction" and size:
+            found[level] = size
     return tuple(found[level] for level in sorted(found))
+
+
+def _size(text: str) -> int:
+    """Bytes of ``48K``; ``ValueError`` for what is no size."""
+    unit = _UNITS.get(text[-1:])
+    return int(text[:-1]) * unit if unit else int(text)
 
 
 def usable_units() -> int:

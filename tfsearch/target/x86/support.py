@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import atexit
 import ctypes
+import shutil
+import tempfile
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 
 from tfsearch.core import keys, settings
-from tfsearch.core.errors import UnavailableError
+from tfsearch.core.errors import NotSavedError, UnavailableError
 from tfsearch.core.records import Status
 from tfsearch.target.x86 import clib
 from tfsearch.target.x86.compiler import feature_flags
@@ -57,7 +60,8 @@ _CALLS: dict[str, tuple[object, Sequence[object]]] = {
 def library_path() -> Path:
     """The built support library; builds it if this content was not built before.
 
-    Raises ``UnavailableError`` when it is not there and no compiler is either.
+    It is kept in the user's cache, or for this process alone where that cannot be written. Raises
+    ``UnavailableError`` when it is not there and no compiler is either.
     """
     flags = feature_flags([f for f in _USED if f in processor().features])
     text = clib.support_source()
@@ -66,8 +70,11 @@ def library_path() -> Path:
     if path.exists():
         return path
     for toolchain in discover():
-        path.parent.mkdir(parents=True, exist_ok=True)
-        result = toolchain.compile_shared(text, flags=(*flags, "-pthread"), out=path)
+        try:
+            result = toolchain.compile_shared(text, flags=(*flags, "-pthread"), out=path)
+        except NotSavedError:
+            path = Path(_own_folder()) / path.name
+            result = toolchain.compile_shared(text, flags=(*flags, "-pthread"), out=path)
         if result.status is Status.OK:
             return path
     raise UnavailableError(
@@ -75,6 +82,14 @@ def library_path() -> Path:
         "no C compiler could build the support library; install one (apt-get install gcc) or "
         "pip install 'tfsearch[zig]'",
     )
+
+
+@cache
+def _own_folder() -> str:
+    """A folder that lives as long as this process."""
+    folder = tempfile.mkdtemp(prefix="tfsearch-support-")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return folder
 
 
 @cache
