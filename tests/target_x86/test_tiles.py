@@ -71,7 +71,8 @@ def run_kernel(
     launch = source.launch if native else LaunchSpec(source.launch.main, source.launch.prepares)
     macros = () if native else ("TFS_AMX_MODEL",)
     compiler = target.compiler(None)
-    out = folder / "kernel.so"
+    # A path names one library for the life of a process.
+    out = folder / f"kernel-{len(list(folder.iterdir()))}.so"
     outcome = compiler.compile(source, ("-O1",), macros, out, timeout_s=120, memory_bytes=4 << 30)
     assert outcome.status is Status.OK, outcome.log
     verdict = Verifier(HirOracle(problem.workload.record)).verify(X86Loaded(out, launch), 3)

@@ -64,6 +64,22 @@ class X86Arguments(HostArguments):
             self.stale = True
 
 
+_OPENED: dict[str, tuple[int, int]] = {}
+
+
+def _opened(artifact: Path) -> ctypes.CDLL:
+    """Open a library; ``OSError`` when another file was opened under this path before.
+
+    The dynamic loader goes by name and would hand out the old library without a word.
+    """
+    path = str(artifact.resolve())
+    found = artifact.stat()
+    identity = (found.st_ino, found.st_mtime_ns)
+    if _OPENED.setdefault(path, identity) != identity:
+        raise OSError(f"{path} was replaced after it had been loaded; load it under another name")
+    return ctypes.CDLL(path, mode=ctypes.RTLD_LOCAL)
+
+
 class X86Loaded:
     """A loaded shared library."""
 
@@ -71,7 +87,7 @@ class X86Loaded:
         self.launch = launch
         if launch.attributes.get("amx") and support.library().tfs_amx_enable() != 0:
             raise OSError("the kernel refuses this process the tile registers")
-        self.library = ctypes.CDLL(str(artifact), mode=ctypes.RTLD_LOCAL)
+        self.library = _opened(artifact)
         self.main = self._entry(launch.main)
         self.prepares = [(spec, self._entry(spec)) for spec in launch.prepares]
 
