@@ -105,7 +105,7 @@ def test_what_changes_a_measurement_is_measured_again(
     assert len(store.trials()) == 2
 
 
-@pytest.mark.parametrize("change", [{"alignment": 16}, {"constant_inputs": ("b",)}])
+@pytest.mark.parametrize("change", [{"alignment": 64}, {"constant_inputs": ("b",)}])
 def test_what_changes_the_workload_is_another_workload(
     gemm: Workload, store: Store, home: Settings, change: dict[str, object]
 ) -> None:

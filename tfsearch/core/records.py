@@ -16,6 +16,8 @@ from tfsearch.core.errors import RequestError
 
 SCHEDULE_SCHEMA = 1
 VERIFIER_VERSION = 1
+NUMPY_ALIGNMENT = 16
+"""Bytes that NumPy's own allocator guarantees: the default alignment class of a workload."""
 
 ParamValue = int | str | bool
 JsonObject = Mapping[str, Any]
@@ -84,7 +86,7 @@ class WorkloadRecord:
     program: str
     accuracy: Accuracy = Accuracy.PRECISE
     reproducible: bool = True
-    alignment: int = 64
+    alignment: int = NUMPY_ALIGNMENT
     constant_inputs: tuple[str, ...] = ()
 
     def key_fields(self) -> dict[str, object]:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from tfsearch.core.errors import RequestError
-from tfsearch.core.records import Accuracy, WorkloadRecord
+from tfsearch.core.records import NUMPY_ALIGNMENT, Accuracy, WorkloadRecord
 from tfsearch.ir.dtypes import DType
 from tfsearch.ir.hir.program import Program
 from tfsearch.ir.hir.text import parse_program, print_program
@@ -32,7 +32,7 @@ class Workload:
     options: Mapping[str, OptionValue] = field(default_factory=dict[str, OptionValue])
     accuracy: Accuracy = Accuracy.PRECISE
     reproducible: bool = True
-    alignment: int = 64
+    alignment: int = NUMPY_ALIGNMENT
     constant_inputs: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:

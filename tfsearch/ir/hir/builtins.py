@@ -8,7 +8,7 @@ from enum import Enum
 from typing import Any
 
 from tfsearch.core.errors import RequestError
-from tfsearch.core.records import Accuracy
+from tfsearch.core.records import NUMPY_ALIGNMENT, Accuracy
 from tfsearch.ir.dtypes import DType
 from tfsearch.ir.hir import lang
 from tfsearch.ir.hir.program import Program
@@ -200,7 +200,7 @@ def build_workload(
     *,
     accuracy: Accuracy = Accuracy.PRECISE,
     reproducible: bool = True,
-    alignment: int = 64,
+    alignment: int = NUMPY_ALIGNMENT,
     constant_inputs: tuple[str, ...] = (),
 ) -> Workload:
     """The workload of a built-in op from its options, as the command line or Python gives them.

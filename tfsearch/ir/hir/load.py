@@ -15,7 +15,7 @@ from typing import Any
 
 from tfsearch.core.errors import RequestError
 from tfsearch.core.keys import digest_bytes
-from tfsearch.core.records import Accuracy
+from tfsearch.core.records import NUMPY_ALIGNMENT, Accuracy
 from tfsearch.ir.dtypes import DType
 from tfsearch.ir.hir.text import parse_type
 from tfsearch.ir.hir.trace import trace
@@ -33,7 +33,7 @@ def load_traced(
     *,
     accuracy: Accuracy = Accuracy.PRECISE,
     reproducible: bool = True,
-    alignment: int = 64,
+    alignment: int = NUMPY_ALIGNMENT,
     constant_inputs: tuple[str, ...] = (),
 ) -> Workload:
     """The workload of a function in a Python file, traced.
