@@ -93,6 +93,17 @@ def estimate(facts: Facts, machine: Machine, *, cold: bool = False) -> Estimate:
     return Estimate(time, bound(facts, machine, cold=cold))
 
 
+def phase_times(facts: Facts, machine: Machine) -> dict[str, NDArray[np.float64]]:
+    """Predicted microseconds of every phase, and of the launch, per candidate."""
+    units = np.asarray(facts.units, dtype=np.float64)
+    out = {
+        phase.name: phase_cycles(phase, machine, units) / (machine.clock_ghz * 1e3)
+        for phase in facts.phases
+    }
+    out["launch"] = np.where(units > 1, machine.launch_us[1], machine.launch_us[0])
+    return out
+
+
 def phase_cycles(phase: Phase, machine: Machine, units: Column) -> Column:
     """Cycles of one phase on the busiest unit."""
     busiest = np.zeros(np.shape(units))

@@ -11,7 +11,7 @@ from tfsearch.atoms.table import AtomTable
 from tfsearch.core.errors import RequestError
 from tfsearch.core.launch import LaunchSpec
 from tfsearch.core.records import Refusal
-from tfsearch.cost.model import estimate
+from tfsearch.cost.model import estimate, phase_times
 from tfsearch.ir.hir.text import print_program
 from tfsearch.ir.tir.nodes import Module
 from tfsearch.ir.tir.text import print_module
@@ -79,6 +79,11 @@ class X86Problem:
         return Prediction(
             times.estimate_us, times.bound_us, self.machine.calibrated, self.machine.document
         )
+
+    def phases(self, points: Points) -> Mapping[str, float]:
+        """Predicted microseconds of every phase of a batch of one point."""
+        facts = self._matched[points.recipe.name].facts(points)
+        return {name: float(us[0]) for name, us in phase_times(facts, self.machine).items()}
 
     def facts(self, points: Points) -> Mapping[str, np.ndarray[Any, np.dtype[Any]]]:
         """Named facts of a batch."""
