@@ -129,7 +129,7 @@ def _with_strides(workload: Workload) -> Workload:
         (lambda w: build_workload("gemm", {**GEMM, "dtype": "f64"}), "workload.dtype"),
         (lambda w: build_workload("gemm", {**GEMM, "m": 10}), "workload.dims.m"),
         (_with_strides, "workload.program"),
-        (lambda w: replace(w, alignment=16), "workload.alignment"),
+        (lambda w: replace(w, alignment=64), "workload.alignment"),
         (lambda w: replace(w, accuracy=type(w.accuracy)("fast")), "workload.accuracy"),
         (lambda w: replace(w, reproducible=False), "workload.reproducible"),
         (lambda w: replace(w, constant_inputs=("b",)), "workload.constant_inputs"),
