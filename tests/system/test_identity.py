@@ -35,6 +35,8 @@ from tfsearch.target.x86 import X86Target, clib
 from tfsearch.target.x86.compiler import X86Compiler
 from tfsearch.tune import TuneRequest, tune
 
+pytestmark = pytest.mark.xdist_group("identity")
+
 FLAGS = ("-fno-unroll-loops", "-fno-tree-vectorize")
 MACROS = ("FIRST=1", "SECOND=2")
 

@@ -110,8 +110,11 @@ def test_every_atom_gives_what_its_semantics_say(
 ) -> None:
     level, calls, library = built
     atoms = _table(level.features)
+    limits: Limits = target.limits(target.nominal())
     wrong: list[str] = []
     for call in calls:
+        refused = verify(call.module, atoms, limits)
+        assert not refused, (call.atom.id, refused)
         expected = interpret(call.module, atoms, call.inputs, detect_races=False)
         assert not expected.refusals, (call.atom.id, expected.refusals)
         found = call.call(library)
@@ -123,17 +126,6 @@ def test_every_atom_gives_what_its_semantics_say(
         ]
     assert not wrong, "\n".join(wrong[:20])
     assert len(calls) >= (3 if level.native else 90)
-
-
-def test_one_call_kernels_pass_the_verifier(
-    built: tuple[Level, list[OneCall], ctypes.CDLL],
-) -> None:
-    level, calls, _ = built
-    limits: Limits = target.limits(target.nominal())
-    refused = {
-        c.atom.id: r for c in calls if (r := verify(c.module, _table(level.features), limits))
-    }
-    assert not refused
 
 
 def _difference(atom: Atom, got: Array, want: Array) -> str:
