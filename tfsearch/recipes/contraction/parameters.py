@@ -55,7 +55,7 @@ def space_of(contraction: Contraction, unit: MatrixUnit, kit: Kit, constant_b: b
         version=VERSION,
         parameters=_parameters(contraction, unit, kit, constant_b, outer),
         definitions=DEFINITIONS,
-        constraints=_constraints(unit),
+        constraints=(_registers(unit), *CONSTRAINTS),
         constants=constants,
     )
 
@@ -164,84 +164,86 @@ DEFINITIONS = tuple(
 )
 
 
-def _constraints(unit: MatrixUnit) -> tuple[Constraint, ...]:
-    if unit.is_vector:
-        registers = Constraint(
-            "contraction.registers",
-            "rows * columns + columns <= registers",
-            "{rows} x {columns} accumulators and {columns} of the second factor exceed "
-            "{registers} vector registers",
-        )
-    else:
-        registers = Constraint(
+def _registers(unit: MatrixUnit) -> Constraint:
+    """Accumulators and factors of a register tile fit the registers of the unit's kind."""
+    if not unit.is_vector:
+        return Constraint(
             "contraction.registers",
             "rows * columns + min(rows, columns) + min(max(rows, columns), 2) <= registers",
             "{rows} x {columns} accumulators and their factors exceed {registers} tiles",
         )
-    return (
-        registers,
-        Constraint(
-            "contraction.code-size",
-            "rows * columns * unroll <= code_limit",
-            "{rows} x {columns} x {unroll} multiply-accumulates exceed {code_limit} a loop body",
-        ),
-        Constraint(
-            "contraction.shallow",
-            "kc >= shallow or kc >= k or (m <= shallow and pack_b == 'none')",
-            "a depth of {kc} reads the sums of {m} rows again every {kc} steps",
-        ),
-        Constraint(
-            "contraction.grid",
-            "units % (grid_m * grid_o * grid_k) == 0",
-            "{units} units do not divide into {grid_o} x {grid_m} x {grid_k} parts",
-        ),
-        Constraint(
-            "contraction.idle-units",
-            "grid_o <= outer and grid_m <= m_total and grid_n <= n_total and grid_k <= k_blocks",
-            "{grid_o} x {grid_m} x {grid_n} x {grid_k} parts for {outer} x {m_total} x {n_total} "
-            "x {k_blocks} tiles",
-        ),
-        Constraint(
-            "contraction.block-m",
-            "m_tiles < 2 * m_share",
-            "a block of {m_tiles} tiles where {m_share} are all",
-        ),
-        Constraint(
-            "contraction.block-n",
-            "n_tiles < 2 * n_share",
-            "a block of {n_tiles} tiles where {n_share} are all",
-        ),
-        Constraint(
-            "contraction.order",
-            "order == 'nkm' or (m_tiles < m_share and n_tiles < n_share)"
-            " or (kc < k and (m_tiles < m_share or n_tiles < n_share))"
-            " or (n_tiles < n_share and pack_a != 'none')"
-            " or (m_tiles < m_share and pack_b == 'block')",
-            "the order of block loops makes no difference: one block, or nothing packed inside it",
-        ),
-        Constraint(
-            "contraction.unroll",
-            "unroll <= max(depth // uk, 1)",
-            "{unroll} steps an iteration exceed a block of {depth}",
-        ),
-        Constraint(
-            "contraction.inner",
-            "inner == 'nm' or (m_held > 1 and n_held > 1)",
-            "one tile along an axis: the order of tile loops makes no difference",
-        ),
-        Constraint(
-            "contraction.pack-a-memory",
-            "pack_a == 'none' or a_block_bytes <= cache",
-            "a packed block of {a_block_bytes} B exceeds the last-level cache of {cache} B",
-        ),
-        Constraint(
-            "contraction.pack-b-memory",
-            "pack_b != 'block' or b_block_bytes <= cache",
-            "a packed block of {b_block_bytes} B exceeds the last-level cache of {cache} B",
-        ),
-        Constraint(
-            "contraction.stream",
-            "not stream or (out_bytes > outer_cache and kc >= k)",
-            "non-temporal stores of {out_bytes} B that fit {outer_cache} B, or that are read again",
-        ),
+    return Constraint(
+        "contraction.registers",
+        "rows * columns + columns <= registers",
+        "{rows} x {columns} accumulators and {columns} of the second factor exceed "
+        "{registers} vector registers",
     )
+
+
+CONSTRAINTS = (
+    Constraint(
+        "contraction.code-size",
+        "rows * columns * unroll <= code_limit",
+        "{rows} x {columns} x {unroll} multiply-accumulates exceed {code_limit} a loop body",
+    ),
+    Constraint(
+        "contraction.shallow",
+        "kc >= shallow or kc >= k or (m <= shallow and pack_b == 'none')",
+        "a depth of {kc} reads the sums of {m} rows again every {kc} steps",
+    ),
+    Constraint(
+        "contraction.grid",
+        "units % (grid_m * grid_o * grid_k) == 0",
+        "{units} units do not divide into {grid_o} x {grid_m} x {grid_k} parts",
+    ),
+    Constraint(
+        "contraction.idle-units",
+        "grid_o <= outer and grid_m <= m_total and grid_n <= n_total and grid_k <= k_blocks",
+        "{grid_o} x {grid_m} x {grid_n} x {grid_k} parts for {outer} x {m_total} x {n_total} "
+        "x {k_blocks} tiles",
+    ),
+    Constraint(
+        "contraction.block-m",
+        "m_tiles < 2 * m_share",
+        "a block of {m_tiles} tiles where {m_share} are all",
+    ),
+    Constraint(
+        "contraction.block-n",
+        "n_tiles < 2 * n_share",
+        "a block of {n_tiles} tiles where {n_share} are all",
+    ),
+    Constraint(
+        "contraction.order",
+        "order == 'nkm' or (m_tiles < m_share and n_tiles < n_share)"
+        " or (kc < k and (m_tiles < m_share or n_tiles < n_share))"
+        " or (n_tiles < n_share and pack_a != 'none')"
+        " or (m_tiles < m_share and pack_b == 'block')",
+        "the order of block loops makes no difference: one block, or nothing packed inside it",
+    ),
+    Constraint(
+        "contraction.unroll",
+        "unroll <= max(depth // uk, 1)",
+        "{unroll} steps an iteration exceed a block of {depth}",
+    ),
+    Constraint(
+        "contraction.inner",
+        "inner == 'nm' or (m_held > 1 and n_held > 1)",
+        "one tile along an axis: the order of tile loops makes no difference",
+    ),
+    Constraint(
+        "contraction.pack-a-memory",
+        "pack_a == 'none' or a_block_bytes <= cache",
+        "a packed block of {a_block_bytes} B exceeds the last-level cache of {cache} B",
+    ),
+    Constraint(
+        "contraction.pack-b-memory",
+        "pack_b != 'block' or b_block_bytes <= cache",
+        "a packed block of {b_block_bytes} B exceeds the last-level cache of {cache} B",
+    ),
+    Constraint(
+        "contraction.stream",
+        "not stream or (out_bytes > outer_cache and kc >= k)",
+        "non-temporal stores of {out_bytes} B that fit {outer_cache} B, or that are read again",
+    ),
+)
+"""What every unit's space demands beside its registers."""

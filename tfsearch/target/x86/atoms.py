@@ -9,7 +9,7 @@ port counts there).
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -93,6 +93,7 @@ def vector_atoms() -> Iterator[Atom]:
         yield from _map_atoms(width)
         yield from _reduce_atoms(width)
         yield _mma(width)
+        yield _lane_fma(width)
         if width.dtype is DType.F32 and width.lanes in (8, 16):
             yield from _transposes(width)
     yield barrier_atom()
@@ -102,7 +103,7 @@ def vector_atoms() -> Iterator[Atom]:
 
 
 def _nothing(_views: Sequence[Any]) -> None:
-    """Synchronisation computes nothing."""
+    """Synchronisation and hints compute nothing."""
 
 
 def barrier_atom() -> Atom:
@@ -185,100 +186,105 @@ def _atom(
 
 
 def _memory_atoms(width: Width) -> Iterator[Atom]:
-    n, lanes = width.name, (width.lanes,)
-    w, r = Access.WRITE, Access.READ
-    register_out, register_in = width.register("dst", w), width.register("src", r)
+    """A literal in every lane; loads from and stores to every element type in memory."""
     yield _atom(
         width,
-        f"fill.{n}",
-        Computation(Kind.FILL, "", lanes, (width.dtype,)),
-        (register_out, OperandSpec("value", r, None, (), frozenset())),
+        f"fill.{width.name}",
+        Computation(Kind.FILL, "", (width.lanes,), (width.dtype,)),
+        (
+            width.register("dst", Access.WRITE),
+            OperandSpec("value", Access.READ, None, (), frozenset()),
+        ),
         _fill,
-        f"{{dst}} = tfs_set1_{n}({{value}});",
+        f"{{dst}} = tfs_set1_{width.name}({{value}});",
         "alu",
         0.5,
     )
     for mem in width.in_memory:
-        m = mem.value
-        types_in, types_out = (width.dtype, mem), (mem, width.dtype)
-        one = OperandSpec("src", r, mem, (1,), MEMORY)
+        yield from _loads(width, mem)
+        yield from _stores(width, mem)
+
+
+def _loads(width: Width, mem: DType) -> Iterator[Atom]:
+    n, m, lanes, types = width.name, mem.value, (width.lanes,), (width.dtype, mem)
+    read, register = Access.READ, width.register("dst", Access.WRITE)
+    yield _atom(
+        width,
+        f"splat.{n}.{m}",
+        Computation(Kind.SPLAT, "", lanes, types),
+        (register, OperandSpec("src", read, mem, (1,), MEMORY)),
+        _splat,
+        f"{{dst}} = tfs_set1_{n}(tfs_load_{m}_{width.dtype.value}x1({{src}}));",
+        "load",
+        0.5,
+    )
+    yield _atom(
+        width,
+        f"load.{n}.{m}",
+        Computation(Kind.LOAD, "", lanes, types),
+        (register, width.memory("src", read, mem)),
+        _load,
+        f"{{dst}} = tfs_load_{m}_{n}({{src}});",
+        "load",
+        0.5,
+    )
+    yield _atom(
+        width,
+        f"load_partial.{n}.{m}",
+        Computation(Kind.LOAD, "", lanes, types, partial=True),
+        (register, width.memory("src", read, mem, partial=True)),
+        _load,
+        f"{{dst}} = tfs_loadn_{m}_{n}({{src}}, (int)({{src.n}}));",
+        "load",
+        1.0,
+    )
+    yield _atom(
+        width,
+        f"load_strided.{n}.{m}",
+        Computation(Kind.LOAD, "strided", lanes, types, partial=True),
+        (register, width.memory("src", read, mem, partial=True, dense=0)),
+        _load,
+        f"{{dst}} = tfs_loads_{m}_{n}({{src}}, {{src.step}}, {{src.n}});",
+        "load",
+        0.5 * width.lanes,
+    )
+
+
+def _stores(width: Width, mem: DType) -> Iterator[Atom]:
+    n, m, lanes, types = width.name, mem.value, (width.lanes,), (mem, width.dtype)
+    write, register = Access.WRITE, width.register("src", Access.READ)
+    for fn, call in (("", "store"), ("stream", "stream")):
         yield _atom(
             width,
-            f"splat.{n}.{m}",
-            Computation(Kind.SPLAT, "", lanes, types_in),
-            (register_out, one),
-            _splat,
-            f"{{dst}} = tfs_set1_{n}(tfs_load_{m}_{width.dtype.value}x1({{src}}));",
-            "load",
-            0.5,
-        )
-        yield _atom(
-            width,
-            f"load.{n}.{m}",
-            Computation(Kind.LOAD, "", lanes, types_in),
-            (register_out, width.memory("src", r, mem)),
-            _load,
-            f"{{dst}} = tfs_load_{m}_{n}({{src}});",
-            "load",
-            0.5,
-        )
-        yield _atom(
-            width,
-            f"load_partial.{n}.{m}",
-            Computation(Kind.LOAD, "", lanes, types_in, partial=True),
-            (register_out, width.memory("src", r, mem, partial=True)),
-            _load,
-            f"{{dst}} = tfs_loadn_{m}_{n}({{src}}, (int)({{src.n}}));",
-            "load",
+            f"{call}.{m}.{n}",
+            Computation(Kind.STORE, fn, lanes, types),
+            (width.memory("dst", write, mem), register),
+            _store(mem),
+            f"tfs_{call}_{m}_{n}({{dst}}, {{src}});",
+            "store",
             1.0,
+            effects=Effects(proxy="weak_store") if fn else None,
         )
-        yield _atom(
-            width,
-            f"load_strided.{n}.{m}",
-            Computation(Kind.LOAD, "strided", lanes, types_in, partial=True),
-            (register_out, width.memory("src", r, mem, partial=True, dense=0)),
-            _load,
-            f"{{dst}} = tfs_loads_{m}_{n}({{src}}, {{src.step}}, {{src.n}});",
-            "load",
-            0.5 * width.lanes,
-        )
-        target = width.memory("dst", w, mem)
-        for fn, call in (("", "store"), ("stream", "stream")):
-            yield _atom(
-                width,
-                f"{call}.{m}.{n}",
-                Computation(Kind.STORE, fn, lanes, types_out),
-                (target, register_in),
-                _store(mem),
-                f"tfs_{call}_{m}_{n}({{dst}}, {{src}});",
-                "store",
-                1.0,
-                effects=Effects(proxy="weak_store") if fn else None,
-            )
-        yield _atom(
-            width,
-            f"store_partial.{m}.{n}",
-            Computation(Kind.STORE, "", lanes, types_out, partial=True),
-            (width.memory("dst", w, mem, partial=True), register_in),
-            _store(mem),
-            f"tfs_storen_{m}_{n}({{dst}}, {{src}}, (int)({{dst.n}}));",
-            "store",
-            2.0,
-        )
-        yield _atom(
-            width,
-            f"store_strided.{m}.{n}",
-            Computation(Kind.STORE, "strided", lanes, types_out, partial=True),
-            (width.memory("dst", w, mem, partial=True, dense=0), register_in),
-            _store(mem),
-            f"tfs_stores_{m}_{n}({{dst}}, {{dst.step}}, {{src}}, {{dst.n}});",
-            "store",
-            1.0 * width.lanes,
-        )
-
-
-def _no_effect(views: Sequence[Any]) -> None:
-    del views
+    yield _atom(
+        width,
+        f"store_partial.{m}.{n}",
+        Computation(Kind.STORE, "", lanes, types, partial=True),
+        (width.memory("dst", write, mem, partial=True), register),
+        _store(mem),
+        f"tfs_storen_{m}_{n}({{dst}}, {{src}}, (int)({{dst.n}}));",
+        "store",
+        2.0,
+    )
+    yield _atom(
+        width,
+        f"store_strided.{m}.{n}",
+        Computation(Kind.STORE, "strided", lanes, types, partial=True),
+        (width.memory("dst", write, mem, partial=True, dense=0), register),
+        _store(mem),
+        f"tfs_stores_{m}_{n}({{dst}}, {{dst.step}}, {{src}}, {{dst.n}});",
+        "store",
+        1.0 * width.lanes,
+    )
 
 
 def _ordering_atoms() -> Iterator[Atom]:
@@ -288,7 +294,7 @@ def _ordering_atoms() -> Iterator[Atom]:
         features=BASELINE,
         computes=Computation(Kind.SYNC, "fence", (), ()),
         operands=(),
-        semantics=_no_effect,
+        semantics=_nothing,
         cost=AtomCost("store", 30.0, 100.0),
         template="tfs_stream_fence();",
         effects=Effects(synchronises="fence"),
@@ -299,7 +305,7 @@ def _ordering_atoms() -> Iterator[Atom]:
             features=BASELINE,
             computes=Computation(Kind.HINT, "prefetch", (1,), (mem,)),
             operands=(OperandSpec("src", Access.READ, mem, (1,), MEMORY),),
-            semantics=_no_effect,
+            semantics=_nothing,
             cost=AtomCost("load", 0.5),
             template="__builtin_prefetch({src});",
         )
@@ -550,6 +556,15 @@ def _mma(width: Width) -> Atom:
         "fma",
         0.5,
         flops=2 * width.lanes,
+    )
+
+
+def _lane_fma(width: Width) -> Atom:
+    """The same instruction as a map: lane by lane, where the first factor is no splat."""
+    return replace(
+        _mma(width),
+        id=f"x86.lane_fma.{width.name}",
+        computes=Computation(Kind.MAP, "fma", (width.lanes,), (width.dtype,)),
     )
 
 
