@@ -152,7 +152,7 @@ def _allowed(atom: Atom, want: Array) -> Array:
     computes, dtype = atom.computes, DType.of_numpy(want.dtype)
     size = np.abs(want.astype(np.float64))
     ulp = 2 * dtype.unit_roundoff * size if dtype.is_float else 0 * size
-    if computes.kind is Kind.MMA and dtype.is_float:
+    if (computes.kind is Kind.MMA or computes.fn == "fma") and dtype.is_float:
         return ulp  # the reference rounds twice
     if computes.kind is not Kind.MAP or computes.fn not in ULPS_BY_NAME:
         return np.full(want.shape, -1.0)

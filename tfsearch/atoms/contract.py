@@ -63,7 +63,8 @@ class Kind(Enum):
 class Computation:
     """What an atom computes.
 
-    ``fn`` is an HIR function name for ``MAP`` and ``REDUCE``, else a variant ("", "stream").
+    ``fn`` is an HIR function name for ``MAP`` and ``REDUCE`` (or ``fma``: a MAP that adds the
+    products of two registers to a third), else a variant ("", "stream").
     ``shape`` is (lanes,) or (m, n, k) or (rows, columns). ``dtypes`` as :class:`Kind` says;
     for ``MAP`` and ``REDUCE`` the element type once. ``accuracy`` is "precise" or "fast".
     ``partial`` marks the variant that touches only the first lanes of a tile.
