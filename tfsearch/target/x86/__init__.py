@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 from tfsearch.atoms.table import AtomTable
@@ -27,6 +28,7 @@ NOMINAL_SELECTOR = "nominal"
 VIRTUAL_REGISTERS = 4096
 """Registers that a kernel may name: the compiler allocates real ones, recipes bound live ones."""
 TILES = 8
+SUPPORT = "support"
 
 
 class X86Target:
@@ -88,6 +90,19 @@ class X86Target:
             tile_bytes=1024,
             max_units=max(device.record.units, 1),
         )
+
+    def companions(self) -> Mapping[str, Path]:
+        """What kernels of several units need at run time: the support library."""
+        from tfsearch.target.x86.support import library_path
+
+        return {SUPPORT: library_path()}
+
+    def provide(self, files: Mapping[str, Path]) -> None:
+        """Use companions that came with a bundle, already checked, instead of building them."""
+        from tfsearch.target.x86 import support
+
+        if SUPPORT in files:
+            support.provide(files[SUPPORT])
 
     def generator_digest(self) -> str:
         """Digest of what turns a schedule into C."""

@@ -57,12 +57,22 @@ _CALLS: dict[str, tuple[object, Sequence[object]]] = {
 }
 
 
+_provided: list[Path] = []
+
+
+def provide(path: Path) -> None:
+    """Use a support library that was built elsewhere and checked; before the first use only."""
+    _provided.insert(0, path)
+
+
 def library_path() -> Path:
     """The built support library; builds it if this content was not built before.
 
     It is kept in the user's cache, or for this process alone where that cannot be written. Raises
     ``UnavailableError`` when it is not there and no compiler is either.
     """
+    if _provided:
+        return _provided[0]
     flags = feature_flags([f for f in _USED if f in processor().features])
     text = clib.support_source()
     name = keys.digest("support", {"text": text, "flags": list(flags)})[:24]
