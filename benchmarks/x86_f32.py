@@ -62,6 +62,10 @@ ROWS: dict[str, tuple[tuple[int, int, int], ...]] = {
     "wide n": ((64, 8192, 64), (32, 4096, 256), (128, 8192, 128), (256, 4096, 64)),
 }
 CAP = 2.0
+PYTHON_FROM = 96
+PYTHON_ROUNDS = 15
+ALIGNMENT = 64
+"""Bytes to which the arguments of both are aligned."""
 
 
 def winner(report: Any, store: Any) -> X86Loaded:
@@ -77,7 +81,7 @@ def row(
 ) -> dict[str, Any]:
     """Tune one shape and compare."""
     m, n, k = shape
-    workload = build_workload("gemm", {"m": m, "n": n, "k": k, "dtype": "f32"})
+    workload = build_workload("gemm", {"m": m, "n": n, "k": k, "dtype": "f32"}, alignment=ALIGNMENT)
     fix = {"units": 1} if args.threads == 1 else {}
     started = time.monotonic()
     request = TuneRequest(
@@ -108,11 +112,30 @@ def row(
         "gflops": 2 * m * n * k / float(np.median(each[:, 0])) / 1e3,
         "ratio": ratio.median,
         "ratio_ci": [ratio.low, ratio.high],
+        "python_ratio": python_ratio(ours, arguments[0][0], batches[0])
+        if min(m, n, k) >= PYTHON_FROM
+        else None,
         "rounds": index,
         "difference": wrong,
         "tune_s": tune_s,
         "params": dict(report.best.schedule.params),
     }
+
+
+def python_ratio(ours: X86Loaded, bound: Any, calls: int) -> float:
+    """Time of ``np.matmul(a, b, out=c)`` over that of our call, both from Python, interleaved."""
+    a, b, c = (bound.arrays[name] for name in ("a", "b", "c"))
+    pointers, call = bound.packed.array, ours.main
+    ratios = []
+    for _ in range(PYTHON_ROUNDS):
+        start = time.perf_counter_ns()
+        for _ in range(calls):
+            call(pointers)
+        middle = time.perf_counter_ns()
+        for _ in range(calls):
+            np.matmul(a, b, out=c)
+        ratios.append((time.perf_counter_ns() - middle) / (middle - start))
+    return float(np.median(ratios))
 
 
 def summary(rows: list[dict[str, Any]]) -> dict[str, Any]:
