@@ -44,7 +44,7 @@ def _ceil(a: Any, b: Any) -> Any:
 
 
 @dataclass(frozen=True)
-class _Axis:
+class TileCounts:
     """Tiles of the busiest unit along one axis: whole ones, and the units in the short one."""
 
     full: Column
@@ -60,12 +60,15 @@ class _Axis:
         return self.full * self.per_tile + self.rest
 
 
-def _axis(extent: int, tile: Column, per_tile: Column, unit: int, parts: Column) -> _Axis:
+def tile_counts(
+    extent: int, tile: Column, per_tile: Column, unit: int, parts: Column
+) -> TileCounts:
+    """Tiles of ``tile`` elements, ``per_tile`` units of ``unit`` each, dealt out to ``parts``."""
     whole, rest = extent // tile, extent % tile
     share = _ceil(_ceil(extent, tile), parts)
     full = np.where(parts > 1, np.minimum(share, whole), whole)
     short = np.where((parts > 1) & (share <= whole), 0, _ceil(rest, unit))
-    return _Axis(full, per_tile, short)
+    return TileCounts(full, per_tile, short)
 
 
 class ContractionFacts:
@@ -96,8 +99,8 @@ class _Batch:
         self.rows, self.columns = column("rows"), column("columns")
         grid_m, grid_n, grid_o = column("grid_m"), column("grid_n"), column("grid_o")
         um, un, self.uk = unit.tile
-        self.m = _axis(c.m, column("tile_m"), self.rows, um, grid_m)
-        self.n = _axis(c.n, column("tile_n"), self.columns, un, grid_n)
+        self.m = tile_counts(c.m, column("tile_m"), self.rows, um, grid_m)
+        self.n = tile_counts(c.n, column("tile_n"), self.columns, un, grid_n)
         outer = 1
         for axis in c.outer:
             outer *= c.extents[axis]

@@ -12,7 +12,11 @@ from tfsearch.cost.model import Facts
 from tfsearch.ir.hir.program import Program
 from tfsearch.ir.tir.nodes import Module
 from tfsearch.ir.workload import Workload
+from tfsearch.recipes.contraction import dot as dot_pipeline
 from tfsearch.recipes.contraction.blocked import lower
+from tfsearch.recipes.contraction.dot import Dot, DotSchedule, dots
+from tfsearch.recipes.contraction.dot_facts import DotFacts
+from tfsearch.recipes.contraction.dot_parameters import dot_space
 from tfsearch.recipes.contraction.facts import ContractionFacts
 from tfsearch.recipes.contraction.match import Contraction, K, M, N, match
 from tfsearch.recipes.contraction.parameters import space_of
@@ -44,7 +48,7 @@ class MatchedContraction:
         self.kit = kit
         usable, refusals = matrix_units(contraction, kit.atoms)
         units = [unit for unit in usable if self._worth(unit)]
-        self.refusals: Sequence[Refusal] = tuple(refusals)
+        self.refusals: Sequence[Refusal]
         if not units:
             reasons = "; ".join(f"{r.where}: {r.message}" for r in refusals[:3])
             raise RequestError(
@@ -62,6 +66,12 @@ class MatchedContraction:
             space = space_of(contraction, unit, kit, constant)
             self._units[space.name] = unit
             spaces.append(space)
+        self._dots: dict[str, Dot] = {}
+        found, refused = dots(contraction, kit)
+        for dot in found:
+            self._dots[dot.name] = dot
+            spaces.append(dot_space(dot, kit))
+        self.refusals = (*refusals, *refused)
         self.spaces: Sequence[RecipeSpace] = tuple(spaces)
 
     def _worth(self, unit: MatrixUnit) -> bool:
@@ -82,11 +92,24 @@ class MatchedContraction:
 
     def facts(self, points: Points) -> Facts:
         """Facts of a batch of points."""
+        dot = self._dots.get(points.recipe.name)
+        if dot is not None:
+            return DotFacts(dot, self.kit).of(points)
         unit = self._units[points.recipe.name]
         return ContractionFacts(self.contraction, unit, self.kit, self.lanes(unit)).of(points)
 
     def lower(self, space: str, params: Mapping[str, ParamValue]) -> Module:
         """A point as TIR."""
+        dot = self._dots.get(space)
+        if dot is not None:
+            return dot_pipeline.lower(
+                dot,
+                DotSchedule.of(params),
+                self.kit.atoms,
+                self.workload.accuracy,
+                self.workload.alignment,
+                self.kit.line,
+            )
         unit = self._units[space]
         return lower(
             self.contraction,
@@ -105,6 +128,10 @@ class MatchedContraction:
         Three tiles a unit and a tail along rows and columns, two blocks and a tail along k where
         the point blocks it; what is one block in the point stays one block.
         """
+        dot = self._dots.get(space)
+        if dot is not None:
+            extents, changed = dot_pipeline.reduced(dot, params)
+            return replace(self.workload, program=self._resized(extents)), changed
         unit = self._units[space]
         schedule = Schedule.of(unit, params)
         uk = unit.tile[2]
@@ -120,6 +147,8 @@ class MatchedContraction:
             sizes[K], sizes[M] = blocks * depth + uk, schedule.tile_m * REDUCED_TILES * grid_m
         for axis in self.contraction.outer:
             sizes[axis] = min(3, self.contraction.extents[axis])
+        # An axis of extent one stays so: beside it, other axes are contiguous that else are not.
+        sizes.update({axis: 1 for axis in sizes if self.contraction.extents[axis] == 1})
         new = {
             **params,
             "kc": depth if blocked else -(-sizes[K] // uk) * uk,
