@@ -49,6 +49,7 @@ def test_a_function_in_a_file_is_tuned(own_home: Path) -> None:
         ("gemm", {"m": 5}, "workload.missing-option"),
         ("gemm", {**GEMM, "m": 0}, "workload.dimension"),
         ("gemm", {**GEMM, "accuracy": "loose"}, "workload.accuracy"),
+        ("gemm", {**GEMM, "constant_inputs": "b"}, "workload.constant-input"),
         ("gemm", {**GEMM, "flags": "-O2"}, "tune.option"),
         ("gemm", {**GEMM, "db": "not a url"}, "db.url"),
     ],

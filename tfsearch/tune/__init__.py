@@ -11,7 +11,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from tfsearch.tune.front import Interrupted, NotSavedWarning, make_workload, open_for_tuning
+    from tfsearch.tune.front import Interrupted, NotSavedWarning, open_for_tuning
     from tfsearch.tune.observer import Observer, Progress, Silent, Stage, Started, TrialEnded
     from tfsearch.tune.report import AllFailedError, Best, TuneReport
     from tfsearch.tune.request import Plan, TuneRequest, resolve
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 _LAZY = {
     "Interrupted": "front",
     "NotSavedWarning": "front",
-    "make_workload": "front",
     "open_for_tuning": "front",
     "AllFailedError": "report",
     "Best": "report",
@@ -51,7 +50,6 @@ __all__ = [
     "TrialEnded",
     "TuneReport",
     "TuneRequest",
-    "make_workload",
     "open_for_tuning",
     "resolve",
     "tune",

@@ -9,16 +9,14 @@ from typing import Any
 
 from tfsearch.core import settings as core_settings
 from tfsearch.core.errors import NotSavedError, RequestError
-from tfsearch.core.records import Accuracy
 from tfsearch.db import Store, open_store
-from tfsearch.ir.workload import Workload
+from tfsearch.ir.hir.named import named_workload
 from tfsearch.tune.observer import Observer
 from tfsearch.tune.report import TuneReport
 from tfsearch.tune.request import TuneRequest
 from tfsearch.tune.run import tune
 
 _REQUEST = {field.name for field in fields(TuneRequest)} - {"workload"}
-_WORKLOAD = ("reproducible", "alignment", "constant_inputs")
 
 
 class Interrupted(KeyboardInterrupt):
@@ -31,34 +29,6 @@ class Interrupted(KeyboardInterrupt):
 
 class NotSavedWarning(UserWarning):
     """The result is valid, and not in the database."""
-
-
-def make_workload(op: str, options: dict[str, Any]) -> Workload:
-    """The workload of a built-in op, or of ``file.py:function``.
-
-    ``accuracy``, ``reproducible``, ``alignment`` and ``constant_inputs`` are taken out of the
-    options; the rest is the op's. ``RequestError`` for what is unknown or missing.
-    """
-    rest = dict(options)
-    text = rest.pop("accuracy", Accuracy.PRECISE)
-    try:
-        accuracy = Accuracy(text)
-    except ValueError:
-        known = ", ".join(item.value for item in Accuracy)
-        raise RequestError(
-            "workload.accuracy", f"unknown accuracy class {text!r}; known: {known}"
-        ) from None
-    more = {name: rest.pop(name) for name in _WORKLOAD if name in rest}
-    if "constant_inputs" in more:
-        more["constant_inputs"] = tuple(more["constant_inputs"])
-    path, colon, function = op.rpartition(":")
-    if colon and path.endswith(".py"):
-        from tfsearch.ir.hir.load import load_traced
-
-        return load_traced(path, function, rest, accuracy=accuracy, **more)
-    from tfsearch.ir.hir.builtins import build_workload
-
-    return build_workload(op, rest, accuracy=accuracy, **more)
 
 
 def open_for_tuning(url: str) -> tuple[Store | None, NotSavedError | None]:
@@ -90,7 +60,7 @@ def tune_op(
     for name in ("flags", "macros"):
         if name in wanted:
             wanted[name] = _texts(name, wanted[name])
-    request = TuneRequest(make_workload(op, options), **wanted)
+    request = TuneRequest(named_workload(op, options), **wanted)
     places = core_settings.load(db)
     store, unsaved = open_for_tuning(places.database_url)
     try:
