@@ -9,19 +9,19 @@ from typing import Any
 
 import numpy as np
 
-from tfsearch.core.errors import RequestError, TfsearchError
+from tfsearch.core.errors import RequestError
 from tfsearch.core.launch import ArgumentSpec, EntrySpec, LaunchSpec
 from tfsearch.core.records import Refusal
 from tfsearch.ir.hir.ops import ConstAttrs, OpKind
-from tfsearch.ir.hir.program import Input, Op, Program
-from tfsearch.ir.hir.rules import result_type
+from tfsearch.ir.hir.program import Program
 from tfsearch.ir.hir.text import print_program
-from tfsearch.ir.hir.types import Dim, TensorType
+from tfsearch.ir.hir.types import TensorType
 from tfsearch.ir.tir.builder import Builder
 from tfsearch.ir.tir.nodes import Buffer, Io, MemorySpace, Module, Param, Scalar, whole
 from tfsearch.ir.workload import Workload
 from tfsearch.measure.compare import Baseline
 from tfsearch.plugin.target import Device, Prediction, Source
+from tfsearch.recipes.resize import DimensionClasses
 from tfsearch.space import Constraint, Kind, Parameter, Point, Points, RecipeSpace, Space
 from tfsearch.target.null import model
 from tfsearch.target.null.atoms import CONFIGURE, copy_atom, fill_atom, op_atom
@@ -145,19 +145,15 @@ def reduce_program(program: Program) -> Program:
     for position, size in enumerate(sizes):
         small[size] = min(size, REDUCED_SIZES[position % len(REDUCED_SIZES)])
     try:
-        ops: list[Op] = []
-        for op in program.ops:
-            declared = TensorType(op.type.dtype, _shrunk(op.type, small))
-            types = [ops[o].type for o in op.operands]
-            ops.append(replace(op, type=result_type(op.kind, op.attrs, types, declared)))
-        inputs = tuple(Input(item.name, ops[i].type) for i, item in enumerate(program.inputs))
-        return replace(program, inputs=inputs, ops=tuple(ops))
-    except TfsearchError:
+        return DimensionClasses(program).resized(
+            {
+                (value, dim): small[size]
+                for value, op in enumerate(program.ops)
+                for dim, size in enumerate(op.type.sizes)
+            }
+        )
+    except RequestError:
         return program
-
-
-def _shrunk(kind: TensorType, small: Mapping[int, int]) -> tuple[Dim, ...]:
-    return tuple(small[size] for size in kind.sizes)
 
 
 def _order(program: Program, *, backward: bool) -> list[int]:
