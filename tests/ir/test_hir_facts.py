@@ -55,7 +55,6 @@ def test_users_depth_and_order_of_softmax():
     assert facts.users[0] == (top, facts.users[top][0] + 1)
     assert facts.users[program.outputs[0][1]] == ()
     assert facts.contractions == ()
-    assert not facts.is_elementwise
 
 
 def test_axes_show_the_iteration_space_of_row_wise_programs():
@@ -91,15 +90,12 @@ def test_a_value_read_at_two_places_has_two_projections():
 def test_work_and_compulsory_bytes():
     program = workload("gemm", m=4, n=5, k=6, dtype="bf16", epilogue="bias+gelu")
     facts = facts_of(program)
-    assert facts.contract_flops == 2 * 4 * 5 * 6
-    assert facts.maths == 4 * 5
     assert facts.bytes_read == 2 * (24 + 30 + 5)
     assert facts.bytes_written == 2 * 20
-    assert facts.flops > facts.contract_flops
+    assert facts.flops > 2 * 4 * 5 * 6
     unused = trace(lambda a, b: b * 2.0, {"a": parse_type("f32[9]"), "b": parse_type("f32[3]")})
     assert facts_of(unused).used_inputs == (1,)
     assert facts_of(unused).bytes_read == 12
-    assert facts_of(unused).is_elementwise
     ranged = trace(lambda a: a * 2.0, {"a": parse_type("f32[m: 1..4]")})
     with pytest.raises(RequestError, match="bind"):
         _ = facts_of(ranged).flops
@@ -117,7 +113,6 @@ def test_facts_agree_with_the_definitions(program):
     for root in facts.outputs:
         assert facts.ancestors([root]) >= {root}
         for value in facts.ancestors([root]):
-            assert root in facts.descendants([value])
             for projection in facts.accesses(value, root):
                 sizes = program.ops[root].type.sizes
                 assert program.ops[value].type.sizes == tuple(sizes[d] for d in projection)

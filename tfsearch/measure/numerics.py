@@ -240,13 +240,6 @@ def check_outputs(outputs: Mapping[str, Array], case: Case, variant: int = 0) ->
     return Finding(worst)
 
 
-def still_poisoned(outputs: Mapping[str, Array], variant: int) -> bool:
-    """True when no element of any output was written."""
-    return all(
-        bool((bits(value) == poison_bits(value.dtype, variant)).all()) for value in outputs.values()
-    )
-
-
 def _check_output(name: str, got: Array, expected: Expected, variant: int) -> Finding:
     if got.shape != expected.ref.shape:
         message = f"output {name} has shape {list(got.shape)}, not {list(expected.ref.shape)}"

@@ -15,13 +15,11 @@ from typing import Any, TypeVar, cast
 
 from tfsearch.ir.hir.ops import (
     ELEMENTWISE,
-    MATHS,
     BroadcastAttrs,
     ContractAttrs,
     OpKind,
     ReduceAttrs,
     TransposeAttrs,
-    UnaryAttrs,
 )
 from tfsearch.ir.hir.program import Op, Program
 from tfsearch.ir.hir.types import Range, Shape
@@ -110,11 +108,6 @@ class Facts:
         return tuple(i for i in range(len(self.program.inputs)) if i in reached)
 
     @cached_property
-    def is_elementwise(self) -> bool:
-        """True when no op reduces, contracts or reshapes: the program is one map."""
-        return all(self.program.ops[i].kind in MAPPED | {OpKind.CONST} for i in self.order)
-
-    @cached_property
     def axes(self) -> tuple[tuple[int, ...], ...]:
         """For each value, the iteration axis of each dimension.
 
@@ -126,24 +119,12 @@ class Facts:
         """
         return _axes(self.program)
 
-    def is_mapped(self, value: int) -> bool:
-        """True when each element of the value depends on one element of each operand."""
-        return self.program.ops[value].kind in MAPPED
-
     def ancestors(self, values: Iterable[int]) -> frozenset[int]:
         """The values and everything they depend on."""
         seen = set(values)
         for index in sorted(range(len(self.program.ops)), reverse=True):
             if index in seen:
                 seen.update(self.program.ops[index].operands)
-        return frozenset(seen)
-
-    def descendants(self, values: Iterable[int]) -> frozenset[int]:
-        """The values and everything that depends on them."""
-        seen = set(values)
-        for index, op in enumerate(self.program.ops):
-            if not seen.isdisjoint(op.operands):
-                seen.add(index)
         return frozenset(seen)
 
     def accesses(self, value: int, domain: int) -> frozenset[Projection]:
@@ -167,20 +148,6 @@ class Facts:
         elementwise op or reduction (casts, selections and data movement are free).
         """
         return sum(_flops(self.program, op) for op in self.program.ops)
-
-    @cached_property
-    def contract_flops(self) -> int:
-        """The part of :attr:`flops` that contractions do."""
-        return sum(_flops(self.program, self.program.ops[i]) for i in self.contractions)
-
-    @cached_property
-    def maths(self) -> int:
-        """Evaluations of exp, log, tanh and the like."""
-        return sum(
-            op.type.count
-            for op in self.program.ops
-            if isinstance(op.attrs, UnaryAttrs) and op.attrs.fn in MATHS
-        )
 
     @cached_property
     def bytes_read(self) -> int:

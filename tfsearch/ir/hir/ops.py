@@ -53,20 +53,6 @@ class UnaryFn(Enum):
 
 
 INTEGER_UNARY = frozenset({UnaryFn.NEG, UnaryFn.ABS, UnaryFn.SIGN})
-MATHS = frozenset(
-    {
-        UnaryFn.EXP,
-        UnaryFn.LOG,
-        UnaryFn.SQRT,
-        UnaryFn.RSQRT,
-        UnaryFn.RECIP,
-        UnaryFn.TANH,
-        UnaryFn.SIN,
-        UnaryFn.COS,
-        UnaryFn.ERF,
-        UnaryFn.SIGMOID,
-    }
-)
 
 
 class BinaryFn(Enum):

@@ -154,11 +154,6 @@ class TensorType:
         return self.strides is None
 
     @property
-    def is_static(self) -> bool:
-        """True when every dimension is a constant."""
-        return all(isinstance(d, int) for d in self.shape)
-
-    @property
     def sizes(self) -> tuple[int, ...]:
         """The shape as integers; ``RequestError`` when a dimension is a range."""
         out: list[int] = []
