@@ -16,9 +16,6 @@ _LOCAL_INCLUDE = re.compile(r'^#include "([a-z0-9_]+\.[ch])"$', re.MULTILINE)
 COMPILE_FLAGS = ("-std=gnu11", "-O3", "-ffp-contract=off")
 """What this code is written for, next to the flags of an instruction set."""
 
-SUPPORT_LINK_FLAGS = ("-shared", "-fPIC", "-pthread")
-"""What makes ``support.c`` a loadable library on Linux."""
-
 
 def include_dir() -> Path:
     """The folder to pass as ``-I``: it holds every header and ``support.c``."""
@@ -36,26 +33,6 @@ def _expanded(name: str) -> str:
     return _LOCAL_INCLUDE.sub(lambda found: _expanded(found.group(1)), text)
 
 
-def maths_source() -> str:
-    """``maths.h`` as one self-contained text (system headers aside)."""
-    return _expanded("maths.h")
-
-
-def amx_model_source() -> str:
-    """``amx_model.h``: tile instructions, real or, under ``TFS_AMX_MODEL``, modelled."""
-    return _expanded("amx_model.h")
-
-
 def support_source() -> str:
     """``support.c`` with its headers as one self-contained translation unit."""
     return _expanded("support.c")
-
-
-def support_header() -> str:
-    """``support.h``: the declarations of the support library."""
-    return _expanded("support.h")
-
-
-def source_files() -> tuple[Path, ...]:
-    """Every C file of this folder, sorted by name: what an identity of a build must hash."""
-    return tuple(sorted(p for p in include_dir().iterdir() if p.suffix in {".c", ".h"}))
