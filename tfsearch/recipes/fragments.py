@@ -263,12 +263,9 @@ class FragmentTile:
         dtype = compute_dtype(op.type.dtype)
         if isinstance(op.attrs, ConstAttrs):
             return self._constant(dtype, float(op.attrs.value))
-        below = operand_labels(program, value, labels)
+        if op.kind in _MOVES:
+            return self.value(op.operands[0], operand_labels(program, value, labels)[0])
         match op.attrs:
-            case BroadcastAttrs() | TransposeAttrs():
-                return self.value(op.operands[0], below[0])
-            case _ if op.kind is OpKind.RESHAPE:
-                return self.value(op.operands[0], below[0])
             case UnaryAttrs(fn):
                 return self._map(fn.value, dtype, (self.value(op.operands[0], labels),))
             case BinaryAttrs(fn):
@@ -276,8 +273,6 @@ class FragmentTile:
                 return self._map(fn.value, dtype, pair)
             case _:
                 pass
-        if op.kind is OpKind.RESHAPE:
-            return self.value(op.operands[0], below[0])
         if op.kind is OpKind.CAST:
             return self._cast(op.operands[0], op.type.dtype, labels)
         if op.kind is OpKind.SELECT:
