@@ -40,6 +40,19 @@ def test_inputs_have_the_strides_of_the_signature(which):
     assert inputs["a"].dtype == np.float32
 
 
+@pytest.mark.parametrize("which", list(Pass))
+def test_scalar_inputs_have_no_dimension(which):
+    text = """program main(x: f32[4], s: f32[]) -> (y: f32[4]) {
+  %2 = broadcast(%1) {dims = []} : f32[4]
+  %3 = mul(%0, %2) : f32[4]
+  return %3
+}
+"""
+    assert make_inputs(parse_program(text), which, 0)["s"].shape == ()
+    case = HirOracle(workload(program=text)).case(which, 0)
+    assert case.expected["y"].ref.shape == (4,)
+
+
 def test_pass_a_holds_nonzero_integers_within_the_limit():
     program = parse_program(gemm_text(64, 64, 64))
     values = make_inputs(program, Pass.INTEGERS, 1, limit=3)["a"]

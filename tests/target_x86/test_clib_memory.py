@@ -354,3 +354,25 @@ int main(void) {
     program = build(tmp_path, text, "gcc", (*isa.flags, *QUICK), "guard")
     done = subprocess.run([str(program)], capture_output=True, text=True, check=False)
     assert done.returncode == 0, f"exit {done.returncode}: {done.stdout[:2000]}"
+
+
+@pytest.mark.parametrize("compiler", ["gcc", "clang", "zig"])
+def test_a_partial_store_of_a_known_length_spares_the_neighbour(tmp_path, compiler: str):
+    """With the length a literal, as at the end of a row, optimisers narrow the store themselves."""
+    require(compiler, AVX512)
+    cases = [
+        (mem, f"{kind}x{lanes}", n)
+        for kind, lanes in registers(AVX512)
+        for mem in FORMATS[kind]
+        for n in range(1, min(lanes, 4))
+    ]
+    lines = [
+        f"void few_{i}(void* p) {{ tfs_storen_{mem}_{reg}(p, tfs_set1_{reg}(one), {n}); }}"
+        for i, (mem, reg, n) in enumerate(cases)
+    ]
+    text = "\n".join(['#include "maths.h"', "volatile int one = 1;", *lines])
+    lib = load(tmp_path, text, compiler, (*AVX512.flags, "-O3"))
+    for i, (mem, reg, n) in enumerate(cases):
+        y = np.zeros(32, dtype=MEMORY[mem])
+        getattr(lib, f"few_{i}")(pointer(y))
+        assert np.array_equal(y.astype(np.float64), np.arange(32) < n), (mem, reg, n)

@@ -74,7 +74,7 @@ def pass_a_limit(program: Program, exact_limit: int) -> int:
 def in_layout(type_: TensorType, values: Array) -> Array:
     """The values in an array with the strides of the type (a copy only when they differ)."""
     if type_.is_dense:
-        return np.ascontiguousarray(values)
+        return np.asarray(values, order="C")  # ascontiguousarray gives scalars a dimension
     array = strided_empty(type_.sizes, type_.element_strides, values.dtype)
     array[...] = values
     return array
