@@ -143,6 +143,7 @@ def workloads() -> Mapping[str, Workload]:
         "f32-ones": gemm(m=1, n=1, k=1),
         "f32-row": gemm(m=1, n=127, k=33),
         "f32-column": gemm(m=127, n=1, k=17),
+        "f32-outer-product": gemm(m=17, n=40, k=1, trans_a="true", trans_b="true"),
         "f32-deep": gemm(m=5, n=3, k=127),
         "f32-trans": gemm(m=17, n=33, k=20, trans_a="true", trans_b="true"),
         "f32-batch": gemm(m=5, n=17, k=9, batch=3),

@@ -25,7 +25,7 @@ from tfsearch.target.x86 import target
 from tfsearch.tune.proof import QUICK, prove_reduced
 
 NAMES = list(workloads())
-PER_WORKLOAD = 6
+PER_WORKLOAD = 4
 
 
 def atoms_of(level: str) -> AtomTable:

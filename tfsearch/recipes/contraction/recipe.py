@@ -108,7 +108,6 @@ class MatchedContraction:
                 self.kit.atoms,
                 self.workload.accuracy,
                 self.workload.alignment,
-                self.kit.line,
             )
         unit = self._units[space]
         return lower(
@@ -130,8 +129,8 @@ class MatchedContraction:
         """
         dot = self._dots.get(space)
         if dot is not None:
-            extents, changed = dot_pipeline.reduced(dot, params)
-            return replace(self.workload, program=self._resized(extents)), changed
+            extents = dot_pipeline.reduced(dot, DotSchedule.of(params))
+            return replace(self.workload, program=self._resized(extents)), params
         unit = self._units[space]
         schedule = Schedule.of(unit, params)
         uk = unit.tile[2]
