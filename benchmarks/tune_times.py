@@ -43,8 +43,7 @@ def command(words: list[str], home: str) -> tuple[float, Mapping[str, Any]]:
     done = subprocess.run(
         [*PROGRAM, *words, "--json"],
         env=environment(home),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
+        capture_output=True,
         text=True,
         check=False,
     )
@@ -67,10 +66,11 @@ def spread(seconds: list[float]) -> dict[str, float | int]:
 def imports(repeats: int, home: str) -> list[float]:
     """Seconds of ``import tfsearch``, one interpreter each."""
     words = [sys.executable, "-c", IMPORT]
-    return [
-        float(subprocess.run(words, env=environment(home), stdout=-1, text=True, check=True).stdout)
-        for _ in range(repeats)
-    ]
+    found: list[float] = []
+    for _ in range(repeats):
+        done = subprocess.run(words, env=environment(home), stdout=subprocess.PIPE, check=True)
+        found.append(float(done.stdout))
+    return found
 
 
 def main() -> int:
@@ -84,8 +84,8 @@ def main() -> int:
     args = made.parse_args()
     if args.quick:
         args.size, args.trials, args.repeats, args.processes = 16, 1, 1, 2
-    os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: args.cores])
     begin("tune_times", args)
+    os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: args.cores])
     size = str(args.size)
     words = ["gemm", f"m={size}", f"n={size}", f"k={size}", "dtype=f32"]
     tunes: list[float] = []
