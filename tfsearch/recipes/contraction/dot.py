@@ -18,7 +18,7 @@ from tfsearch.atoms.table import AtomTable
 from tfsearch.core.records import Accuracy, ParamValue, Refusal
 from tfsearch.ir.dtypes import DType
 from tfsearch.ir.tir.builder import Builder
-from tfsearch.ir.tir.expr import Const, Expr, ExprLike, Var, minimum
+from tfsearch.ir.tir.expr import Const, Expr, ExprLike, Var
 from tfsearch.ir.tir.nodes import (
     UNIT,
     Buffer,
@@ -33,11 +33,11 @@ from tfsearch.ir.tir.nodes import (
 )
 from tfsearch.recipes.contraction.epilogue import Epilogue
 from tfsearch.recipes.contraction.match import Contraction, K, M, N, Side
-from tfsearch.recipes.contraction.nest import Region, Tile, for_tiles, share_of
-from tfsearch.recipes.contraction.pack import box_of
+from tfsearch.recipes.contraction.nest import Region, Tile, dealt, for_tiles
+from tfsearch.recipes.contraction.pack import box_along, box_of
 from tfsearch.recipes.contraction.parameters import contiguous
 from tfsearch.recipes.contraction.schedule import Tiling
-from tfsearch.recipes.domain import Argument, places
+from tfsearch.recipes.domain import Argument, flat_size, places, share_of
 from tfsearch.recipes.fragments import Fragments, Lanes, Place, compute_dtype
 from tfsearch.recipes.recipe import Kit
 
@@ -93,7 +93,7 @@ class Dot:
     @property
     def outer(self) -> int:
         """Places on the outer axes."""
-        return prod(self.contraction.extents[axis] for axis in self.contraction.outer)
+        return flat_size(self.contraction.outer, self.contraction.extents)
 
     @property
     def vectors(self) -> int:
@@ -168,8 +168,8 @@ class DotSchedule:
     """The choices of one candidate.
 
     ``rows`` x ``columns`` dot products at once; ``unroll`` vectors along k a step, added into
-    ``sums`` accumulators in turn; ``order`` names the outer of the two tile loops; ``prefetch``
-    is the distance in cache lines; ``grid`` splits units over outer axes, rows and columns.
+    ``sums`` accumulators in turn; ``order`` names the outer of the two tile loops; ``grid``
+    splits units over outer axes, rows and columns.
     """
 
     rows: int
@@ -177,7 +177,6 @@ class DotSchedule:
     unroll: int
     sums: int
     order: str
-    prefetch: int
     grid: tuple[int, int, int]
 
     @staticmethod
@@ -190,7 +189,6 @@ class DotSchedule:
             unroll=int(params["unroll"]),
             sums=int(params["sums"]),
             order=str(params["order"]),
-            prefetch=int(params["prefetch"]),
             grid=(grid_o, grid_r, int(params["units"]) // (grid_o * grid_r)),
         )
 
@@ -200,15 +198,12 @@ class DotSchedule:
         return prod(self.grid)
 
 
-def reduced(
-    dot: Dot, params: Mapping[str, ParamValue]
-) -> tuple[dict[str, int], dict[str, ParamValue]]:
-    """Extents and parameters small enough to interpret that keep what a point does.
+def reduced(dot: Dot, schedule: DotSchedule) -> dict[str, int]:
+    """Extents small enough to interpret at which the kernel still does all that it does.
 
     Three tiles a unit and a tail along rows and columns; along k two steps, vectors that are
     left over and a short one. Axes of one element stay so: layouts depend on them.
     """
-    schedule = DotSchedule.of(params)
     _, grid_r, grid_c = schedule.grid
     sizes = {axis: min(3, dot.extent(axis)) for axis in dot.contraction.outer}
     for axis, tile, parts in (
@@ -219,7 +214,7 @@ def reduced(
         sizes[axis] = 1 if dot.extent(axis) == 1 else several
     vectors = 2 * schedule.unroll + (schedule.unroll > 1)
     sizes[K] = vectors * dot.lanes + (dot.lanes > 1) * (dot.lanes // 2 + 1)
-    return sizes, {**params, "prefetch": min(schedule.prefetch, 1)}
+    return sizes
 
 
 def lower(
@@ -228,13 +223,9 @@ def lower(
     atoms: AtomTable,
     accuracy: Accuracy,
     alignment: int,
-    line: int,
 ) -> Module:
-    """One candidate as TIR.
-
-    ``alignment`` of arguments and ``line``, the size of a cache line, are in bytes.
-    """
-    return Module((_Lowering(dot, schedule, atoms, accuracy, alignment, line).kernel(),))
+    """One candidate as TIR; ``alignment`` of arguments in bytes."""
+    return Module((_Lowering(dot, schedule, atoms, accuracy, alignment).kernel(),))
 
 
 class _Lowering:
@@ -245,11 +236,9 @@ class _Lowering:
         atoms: AtomTable,
         accuracy: Accuracy,
         alignment: int,
-        line: int,
     ) -> None:
         self.dot = dot
         self.schedule = schedule
-        self.line = line
         contraction = dot.contraction
         program = contraction.program
         self.inputs = {
@@ -274,11 +263,10 @@ class _Lowering:
         gathered = builder.alloc(
             "gathered", dot.dtype, (self.schedule.rows, self.schedule.columns), MemorySpace.LOCAL
         )
-        outer, row_part, column_part = self._parts()
-        rows = share_of(builder, self.rows, row_part, "row")
-        columns = share_of(builder, self.columns, column_part, "column")
-        parts, size = self.schedule.grid[0], dot.outer
-        first, last = outer * size // parts, (outer + 1) * size // parts
+        outer_part, row_part, column_part = self._parts()
+        rows = dealt(builder, self.rows, row_part, "row")
+        columns = dealt(builder, self.columns, column_part, "column")
+        first, last = share_of(builder, dot.outer, self.schedule.grid[0], outer_part, "outer")
         contraction = dot.contraction
         with builder.loop("o", last, start=first) as index:
             place = places(builder, index, contraction.outer, contraction.extents)
@@ -371,7 +359,6 @@ class _DotTile:
                 builder.call(fill, self._sum(part, i, j), Scalar(0.0))
         together = dot.vectors // unroll * unroll
         with builder.loop("p", together * lanes, step=unroll * lanes) as p:
-            self._prefetch(p)
             for u in range(unroll):
                 self._products(u % sums, p + u * lanes, lanes)
         for u in range(dot.vectors - together):
@@ -402,31 +389,16 @@ class _DotTile:
 
     def _load(self, target: Window, axis: str, index: Expr, at: Expr, valid: int) -> None:
         load = self._atom(self.dot.load(axis, partial=valid < self.dot.lanes))
-        self.builder.call(load, target, self._source(axis, index, (at, valid)))
+        self.builder.call(load, target, self._source(axis, index, at, valid))
 
-    def _source(self, axis: str, index: Expr, k: tuple[ExprLike, ExprLike]) -> Window:
+    def _source(self, axis: str, index: Expr, at: Expr, valid: int) -> Window:
         """Elements along k of the row or column ``index`` of the tile."""
         side = self.dot.side(axis)
         assert side.source is not None
-        box: dict[str, tuple[ExprLike, ExprLike]] = {a: (e, 1) for a, e in self.place.items()}
         tile = self.row if axis == self.dot.row else self.column
+        box = box_along(self.place, K, at, valid)
         box[axis] = (tile.start + index, 1)
-        box[K] = k
         return box_of(self.owner.inputs[side.source], side, box)
-
-    def _prefetch(self, p: Expr) -> None:
-        """Ask for the lines of every column that a step some lines ahead will read."""
-        if not self.schedule.prefetch:
-            return
-        dot, builder = self.dot, self.builder
-        dtype = dot.side(dot.column).dtype
-        hint = self._atom(Computation(Kind.HINT, "prefetch", (1,), (dtype,)))
-        line = self.owner.line // dtype.bytes
-        for start in range(0, self.schedule.unroll * dot.lanes, line):
-            ahead = minimum(p + (self.schedule.prefetch * line + start), dot.contraction.k - 1)
-            at = builder.let("ahead", ahead)
-            with builder.loop("j", self.column.size, unrolled=True) as j:
-                builder.call(hint, self._source(dot.column, j, (at, 1)))
 
     # What becomes of the sums ------------------------------------------------------------
 

@@ -14,7 +14,13 @@ from numpy.typing import NDArray
 from tfsearch.atoms.contract import Computation, Kind
 from tfsearch.cost.model import Facts, Phase
 from tfsearch.recipes.contraction.dot import COLUMNS_OUTSIDE, Dot
-from tfsearch.recipes.contraction.facts import LATENCY, TILE_OVERHEAD, tile_counts
+from tfsearch.recipes.contraction.facts import (
+    L1_WAYS_BYTES,
+    LATENCY,
+    TILE_OVERHEAD,
+    USABLE,
+    tile_counts,
+)
 from tfsearch.recipes.counting import Traffic
 from tfsearch.recipes.recipe import Kit
 from tfsearch.space import Points
@@ -23,8 +29,9 @@ Column = NDArray[Any]
 
 STEP_OVERHEAD = 1.0
 """Cycles of loop control per step that the front end cannot hide; an estimate."""
-USABLE = 0.75
-"""Part of a cache that a working set can fill before it is driven out (measured)."""
+CROWDED = 2.0
+"""How much longer columns take that share sets of the first-level cache beyond its ways: 12 and
+16 columns against 8, 16 KiB apart (measured)."""
 
 
 class DotFacts:
@@ -86,7 +93,6 @@ class _Busiest:
         self.c = tile_counts(dot.extent(dot.column), self.columns, self.columns, 1, grid_columns)
         self.outer = -(-dot.outer // points.column("grid_outer"))
         self.unroll, self.sums = points.column("unroll"), points.column("sums")
-        self.prefetch = points.column("prefetch")
         self.row_bytes = dot.contraction.k * dot.side(dot.row).dtype.bytes
         self.column_bytes = dot.contraction.k * dot.side(dot.column).dtype.bytes
 
@@ -111,10 +117,6 @@ class _Busiest:
         loads = rows * owner.cycles(dot.load(dot.row)) + columns * owner.cycles(
             dot.load(dot.column)
         )
-        hint = Computation(Kind.HINT, "prefetch", (1,), (dot.side(dot.column).dtype,))
-        line = max(1, self.owner.kit.line // dot.side(dot.column).dtype.bytes)
-        lines = -(-self.unroll * dot.lanes // line) / self.unroll
-        loads = loads + (self.prefetch > 0) * columns * lines * owner.cycles(hint)
         step = np.maximum(rows * columns * multiply, loads)
         step = np.maximum(step, LATENCY / self.sums) + STEP_OVERHEAD / self.unroll
         return step * (dot.vectors + (dot.rest > 0))
@@ -134,7 +136,7 @@ class _Busiest:
 
     def _traffic(self) -> dict[str, Column]:
         """Every factor once from where it lives, and again from where its last use left it."""
-        traffic = Traffic([int(USABLE * size) for size in self.owner.kit.caches], len(self.points))
+        traffic = Traffic([USABLE * size for size in self.owner.kit.caches], len(self.points))
         all_rows = self.r.total * self.row_bytes
         all_columns = self.c.total * self.column_bytes
         out = sum(t.bytes for t in self.owner.dot.contraction.program.output_types)
@@ -149,7 +151,18 @@ class _Busiest:
             (all_rows, self.c.tiles, again_rows),
             (all_columns, self.r.tiles, again_columns),
         ):
-            traffic.add(home, amount * self.outer)
+            traffic.add(home, amount * self.outer * self._crowded())
             traffic.add(traffic.level(reach), amount * self.outer * (times - 1))
         traffic.write(home, share, np.zeros(len(self.points), dtype=bool))
         return traffic.moved()
+
+    def _crowded(self) -> Column:
+        """How many times lines of the columns come from afar: columns that share sets.
+
+        What hardware prefetchers brought is driven out before it is used.
+        """
+        kit = self.owner.kit
+        sets, ways = L1_WAYS_BYTES // kit.line, max(1, kit.caches[0] // L1_WAYS_BYTES)
+        pitch = self.column_bytes // kit.line
+        distinct = sets // int(np.gcd(max(pitch, 1), sets))
+        return np.where(self.columns > ways * distinct, CROWDED, 1.0)

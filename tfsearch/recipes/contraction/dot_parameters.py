@@ -15,7 +15,6 @@ INDEPENDENT = 16
 """Sums that no processor can have more of in flight: 2 pipes, 4 to 6 cycles each, and some."""
 CODE_LIMIT = 80
 """Most multiply-adds in the text of one loop body; leftovers along k double it."""
-LINES_AHEAD = (8, 16, 32)
 
 
 def dot_space(dot: Dot, kit: Kit) -> RecipeSpace:
@@ -23,10 +22,6 @@ def dot_space(dot: Dot, kit: Kit) -> RecipeSpace:
     units = kit.units
     grid = tuple(sorted({d for u in units for d in range(1, u + 1) if u % d == 0}))
     rows, columns = dot.extent(dot.row), dot.extent(dot.column)
-    contraction = dot.contraction
-    column_bytes = dot.side(dot.column).dtype.bytes
-    far = columns * contraction.k * column_bytes
-    ahead = LINES_AHEAD if far > kit.caches[min(1, len(kit.caches) - 1)] else ()
     ordinal = Order.ORDINAL
     return RecipeSpace(
         name=dot.name,
@@ -37,7 +32,6 @@ def dot_space(dot: Dot, kit: Kit) -> RecipeSpace:
             Parameter("unroll", UNROLLS, ordinal),
             Parameter("sums", UNROLLS, ordinal),
             Parameter("order", (COLUMNS_OUTSIDE, ROWS_OUTSIDE), Order.CATEGORICAL),
-            Parameter("prefetch", (0, *ahead), ordinal),
             Parameter("units", units, ordinal),
             Parameter("grid_rows", grid, ordinal),
             Parameter("grid_outer", grid if dot.outer > 1 else (1,), ordinal),
@@ -47,11 +41,10 @@ def dot_space(dot: Dot, kit: Kit) -> RecipeSpace:
         constants={
             "all_rows": rows,
             "all_columns": columns,
-            "k": contraction.k,
+            "k": dot.contraction.k,
             "outer": dot.outer,
             "vectors": dot.vectors,
             "registers": kit.registers[width_of(dot)],
-            "line_elements": max(1, kit.line // column_bytes),
             "independent": INDEPENDENT,
             "code_limit": CODE_LIMIT,
         },
@@ -107,10 +100,5 @@ CONSTRAINTS = (
         "dot.order",
         "order == 'columns' or (row_share > 1 and column_share > 1)",
         "one tile along an axis: the order of tile loops makes no difference",
-    ),
-    Constraint(
-        "dot.prefetch",
-        "prefetch * line_elements < k",
-        "{prefetch} lines ahead leave columns of {k} elements",
     ),
 )
