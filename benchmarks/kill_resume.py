@@ -1,9 +1,9 @@
 """kill -9 of a tuning process at random moments, then resume: nothing lost, nothing repeated.
 
 For each target one session is run undisturbed for its duration, counted from the opened database.
-Then sessions in fresh homes are killed with SIGKILL at a uniformly random moment of it, resumed, killed again, and
-resumed to the end, until ``--kills`` kills hit an unfinished session; a session that ends before
-its moment counts as none. The database is read after every kill and at the end.
+Then sessions in fresh homes are killed with SIGKILL at a uniformly random moment of it, resumed,
+killed again, and resumed to the end, until ``--kills`` kills hit an unfinished session; a session
+that ends before its moment counts as none. The database is read after every kill and at the end.
 
 Marks, over all kills and both targets: every trial that the database held, or that the process had
 said was recorded, is there unchanged after the resume; no schedule and no index is there twice; one
