@@ -33,11 +33,11 @@ from tfsearch.ir.tir.nodes import (
 )
 from tfsearch.recipes.contraction.epilogue import Epilogue
 from tfsearch.recipes.contraction.match import Contraction, K, M, N, Side
-from tfsearch.recipes.contraction.nest import Region, Tile, dealt, for_tiles
+from tfsearch.recipes.contraction.nest import Region, Tile, for_tiles, share_of
 from tfsearch.recipes.contraction.pack import box_along, box_of
 from tfsearch.recipes.contraction.parameters import contiguous
 from tfsearch.recipes.contraction.schedule import Tiling
-from tfsearch.recipes.domain import Argument, flat_size, places, share_of
+from tfsearch.recipes.domain import Argument, dealt, flat_size, places
 from tfsearch.recipes.fragments import Fragments, Lanes, Place, compute_dtype
 from tfsearch.recipes.recipe import Kit
 
@@ -264,9 +264,9 @@ class _Lowering:
             "gathered", dot.dtype, (self.schedule.rows, self.schedule.columns), MemorySpace.LOCAL
         )
         outer_part, row_part, column_part = self._parts()
-        rows = dealt(builder, self.rows, row_part, "row")
-        columns = dealt(builder, self.columns, column_part, "column")
-        first, last = share_of(builder, dot.outer, self.schedule.grid[0], outer_part, "outer")
+        rows = share_of(builder, self.rows, row_part, "row")
+        columns = share_of(builder, self.columns, column_part, "column")
+        first, last = dealt(builder, dot.outer, self.schedule.grid[0], outer_part, "outer")
         contraction = dot.contraction
         with builder.loop("o", last, start=first) as index:
             place = places(builder, index, contraction.outer, contraction.extents)
