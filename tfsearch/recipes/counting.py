@@ -90,7 +90,7 @@ class Traffic:
     ``caches`` are the capacities in bytes, innermost first; what fits none is in memory.
     """
 
-    def __init__(self, caches: Sequence[int], length: int) -> None:
+    def __init__(self, caches: Sequence[float], length: int) -> None:
         self.caches = tuple(caches[: len(LEVELS)])
         self.names = (*LEVELS[: len(self.caches)], MEMORY)
         self.bytes = {name: np.zeros(length) for name in self.names}

@@ -1,4 +1,4 @@
-"""Iteration domains of programs without contractions: axes and arguments."""
+"""Iteration domains: arguments, axes walked as one, places, the shares of units."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tfsearch.core.launch import LaunchSpec
 from tfsearch.ir.hir.program import Program
 from tfsearch.ir.hir.types import TensorType
 from tfsearch.ir.tir.builder import Builder
-from tfsearch.ir.tir.expr import Expr, ExprLike, as_expr
+from tfsearch.ir.tir.expr import Const, Expr, ExprLike, as_expr
 from tfsearch.ir.tir.nodes import Buffer, MemorySpace
 from tfsearch.recipes.fragments import Labels, Place, operand_labels
 
@@ -178,6 +178,17 @@ def places(
         place[axis] = builder.let(axis, value % extents[axis] if position else value)
         below *= extents[axis]
     return place
+
+
+def dealt(builder: Builder, total: int, parts: int, part: Expr, stem: str) -> tuple[Expr, Expr]:
+    """Part ``part`` of ``parts`` of ``total`` things in a row: the first, past the last.
+
+    Sizes differ by one at most. ``stem`` begins the names of the variables.
+    """
+    if parts == 1:
+        return Const(0), Const(total)
+    first = builder.let(f"{stem}_first", part * total // parts)
+    return first, builder.let(f"{stem}_last", (part + 1) * total // parts)
 
 
 def flat_size(axes: Iterable[str], extents: Mapping[str, int]) -> int:

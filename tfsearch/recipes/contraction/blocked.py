@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from math import prod
 
 from tfsearch.atoms.contract import Computation, Kind
 from tfsearch.atoms.table import AtomTable
@@ -25,6 +24,7 @@ from tfsearch.recipes.contraction.nest import Region, Tile, for_blocks, for_tile
 from tfsearch.recipes.contraction.pack import PackedA, PackedB, Packer, TileA, TileB
 from tfsearch.recipes.contraction.parameters import BARRIER
 from tfsearch.recipes.contraction.schedule import Schedule, tilings
+from tfsearch.recipes.domain import flat_size, places
 from tfsearch.recipes.fragments import Fragments, Place
 
 MAIN = "main"
@@ -163,20 +163,13 @@ class _Lowering:
 
     @property
     def _outer_size(self) -> int:
-        return prod(self.contraction.extents[axis] for axis in self.contraction.outer)
+        return flat_size(self.contraction.outer, self.contraction.extents)
 
     @contextmanager
     def _outer(self, builder: Builder, region: Region) -> Generator[Place, None, None]:
         """A loop over the flattened outer axes; yields the place on each of them."""
-        extents = self.contraction.extents
         with builder.loop("o", region.last, start=region.first) as index:
-            place: dict[str, Expr] = {}
-            below = 1
-            for position, axis in reversed(list(enumerate(self.contraction.outer))):
-                value = index // below
-                place[axis] = builder.let(axis, value % extents[axis] if position else value)
-                below *= extents[axis]
-            yield place
+            yield places(builder, index, self.contraction.outer, self.contraction.extents)
 
     def packer(self, builder: Builder) -> Packer:
         """A packer that writes into ``builder``."""

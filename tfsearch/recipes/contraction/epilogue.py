@@ -9,6 +9,7 @@ from tfsearch.ir.tir.builder import Builder
 from tfsearch.ir.tir.expr import Const, Expr, ExprLike, Var, as_expr
 from tfsearch.ir.tir.nodes import UNIT, Buffer, MemorySpace, Window, window
 from tfsearch.recipes.contraction.match import Contraction, M, N
+from tfsearch.recipes.domain import dealt
 from tfsearch.recipes.fragments import Fragments, Lanes, Place
 
 
@@ -36,8 +37,7 @@ def combine(builder: Builder, epilogue: Epilogue, parts: Buffer, units: int, lan
     """
     outer: dict[str, Expr] = {axis: Const(0) for axis in epilogue.contraction.outer}
     rows, columns = epilogue.contraction.m, epilogue.contraction.n
-    first = builder.let("row_first", Var(UNIT) * rows // units)
-    last = builder.let("row_last", (Var(UNIT) + 1) * rows // units)
+    first, last = dealt(builder, rows, units, Var(UNIT), "row")
 
     def piece(row: Expr, column: ExprLike, valid: int) -> None:
         total = _sum(builder, epilogue.fragments, parts, row, column, lanes)

@@ -18,6 +18,8 @@ from tfsearch.cost.model import Facts, Phase
 from tfsearch.recipes.contraction.match import Contraction, K, M, N
 from tfsearch.recipes.contraction.parameters import BARRIER, contiguous
 from tfsearch.recipes.contraction.unit import MatrixUnit, order_of
+from tfsearch.recipes.counting import Traffic
+from tfsearch.recipes.domain import flat_size
 from tfsearch.recipes.recipe import Kit
 from tfsearch.space import Points
 
@@ -27,6 +29,8 @@ LATENCY = 4.0
 """Cycles until a dependent multiply-accumulate can start; the same on all current cores."""
 TILE_OVERHEAD = 12.0
 """Cycles to enter and leave the loop over k of one register tile (loop exit mispredicted)."""
+USABLE = 0.75
+"""Part of a cache that a block can count on beside what streams through it; an estimate."""
 L1_WAYS_BYTES = 4096
 """Bytes of one way of the first-level cache: addresses that far apart share a set."""
 TLB_ENTRIES = 64
@@ -101,9 +105,7 @@ class _Batch:
         um, un, self.uk = unit.tile
         self.m = tile_counts(c.m, column("tile_m"), self.rows, um, grid_m)
         self.n = tile_counts(c.n, column("tile_n"), self.columns, un, grid_n)
-        outer = 1
-        for axis in c.outer:
-            outer *= c.extents[axis]
+        outer = flat_size(c.outer, c.extents)
         self.outer = _ceil(outer, grid_o)
         self.depth = column("depth")
         self.grid_k = column("grid_k")
@@ -133,9 +135,7 @@ class _Batch:
         ]
         c = self.owner.contraction
         multiply_adds = self.m.total * self.n.total * self.steps * self.outer
-        flops = 2.0 * c.m * c.n * c.k
-        for axis in c.outer:
-            flops *= c.extents[axis]
+        flops = 2.0 * c.m * c.n * c.k * flat_size(c.outer, c.extents)
         compulsory = sum(i.type.bytes for i in c.program.inputs) + self.out_bytes
         columns = {
             "multiply_adds": multiply_adds,
@@ -148,31 +148,13 @@ class _Batch:
 
     # Helpers -----------------------------------------------------------------------------
 
-    def _level(self, size: Any) -> list[Column]:
-        """One column per cache level and memory: 1 where a working set of ``size`` lives."""
-        caches = [0.75 * c for c in self.owner.kit.caches]
-        caches[-1] = self.owner.kit.caches[-1] * 0.75
-        size = np.broadcast_to(np.asarray(size, dtype=np.float64), self.rows.shape)
-        below = np.zeros(self.rows.shape, dtype=bool)
-        out: list[Column] = []
-        for capacity in caches:
-            here = ~below & (size <= capacity)
-            out.append(here.astype(np.float64))
-            below |= here
-        out.append((~below).astype(np.float64))
-        return out
-
     def _traffic(self, moves: list[tuple[Any, Any]]) -> dict[str, Column]:
         """Bytes per level of (bytes moved, size of the working set they come from)."""
-        names = ("l1", "l2", "l3", "memory")
-        if len(self.owner.kit.caches) == 2:
-            names = ("l1", "l2", "memory")
-        out = {name: np.zeros(self.rows.shape) for name in names[1:]}
+        usable = [USABLE * size for size in self.owner.kit.caches]
+        traffic = Traffic(usable, len(self.points))
         for moved, size in moves:
-            for name, share in zip(names, self._level(size), strict=True):
-                if name != "l1":
-                    out[name] = out[name] + np.asarray(moved, dtype=np.float64) * share
-        return out
+            traffic.add(traffic.level(size), moved)
+        return traffic.moved()
 
     def _share(self, of: str) -> Column:
         """Part of a factor's bytes that the busiest unit touches."""
@@ -323,8 +305,9 @@ class _Batch:
         b_once = self.n.total * un * self.k * unit.b.bytes * self.outer
         a_inner = a_once * np.where(self.inner_nm, self.n.tiles, self.n_blocks)
         b_inner = b_once * np.where(self.inner_nm, self.m_blocks, self.m.tiles)
-        a_inner = a_inner * self._conflicts()
-        a_home = np.where(self._conflicts() > 1, 2.0 * self.owner.kit.caches[0], self.a_block)
+        conflicts = self._conflicts()
+        a_inner = a_inner * conflicts
+        a_home = np.where(conflicts > 1, 2.0 * self.owner.kit.caches[0], self.a_block)
         first_a = np.where(self.pack_a == "none", a_once, 0) * np.where(self.nkm, self.n_blocks, 1)
         first_b = np.where(self.pack_b == "none", b_once, 0) * np.where(self.nkm, 1, self.m_blocks)
         first_b = first_b * np.where(self.depth > STREAMS, SCATTERED, 1.0)
@@ -332,7 +315,7 @@ class _Batch:
         panel_a = self.points.column("tile_m") * self.depth * unit.a.bytes
         sums = self.m.total * self.n.total * um * un * unit.acc.bytes * self.outer
         moves: list[tuple[Any, Any]] = [
-            (a_inner, a_home + np.where(self.inner_nm, panel_b, panel_b)),
+            (a_inner, a_home + panel_b),
             (b_inner, self.b_block + np.where(self.inner_nm, 0, panel_a)),
             (first_a, self.working_set),
             (first_b, self.working_set),

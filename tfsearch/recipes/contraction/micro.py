@@ -9,12 +9,12 @@ from dataclasses import dataclass, replace
 from tfsearch.atoms.contract import Computation, Kind
 from tfsearch.ir.dtypes import DType
 from tfsearch.ir.tir.builder import Builder
-from tfsearch.ir.tir.expr import Const, Expr, ExprLike, ceil_div
+from tfsearch.ir.tir.expr import Expr, ExprLike, as_expr, ceil_div
 from tfsearch.ir.tir.nodes import Buffer, MemorySpace, Scalar, Window, window
 from tfsearch.recipes.contraction.epilogue import Epilogue
 from tfsearch.recipes.contraction.match import Contraction, K, M, N, Output
 from tfsearch.recipes.contraction.nest import Tile
-from tfsearch.recipes.contraction.pack import TileA, TileB, box_of
+from tfsearch.recipes.contraction.pack import TileA, TileB, box_along, box_of
 from tfsearch.recipes.contraction.schedule import Schedule, Tiling
 from tfsearch.recipes.fragments import Fragments, Lanes, Place, compute_dtype
 
@@ -200,15 +200,15 @@ class MicroKernel:
         buffer = self.partial.buffer
         assert buffer is not None
         um, un, _ = self.schedule.unit.tile
-        row: Expr = self.row.start + _scaled(i, um)
+        row: Expr = self.row.start + as_expr(i) * um
         column = self.column.start + j * un
         if self.partial.part is not None:
             return window(buffer, self.partial.part, (row, um), (column, un)), False
         if self.partial.output is None:
             row, column = row - self.origin[0], column - self.origin[1]
             return window(buffer, (row, um), (column, un)), False
-        box: dict[str, tuple[ExprLike, ExprLike]] = {a: (e, 1) for a, e in self.place.items()}
-        box[M], box[N] = (row, um), (column, valid)
+        box = box_along(self.place, M, row, um)
+        box[N] = (column, valid)
         dims = [(0, 1) if axis is None else box[axis] for axis in self.partial.labels]
         return window(buffer, *dims), valid < un
 
@@ -255,8 +255,7 @@ class MicroKernel:
         side = self.contraction.b
         assert side.source is not None
         buffer = self.fragments.buffers[side.source]
-        box: dict[str, tuple[ExprLike, ExprLike]] = {a: (e, 1) for a, e in self.place.items()}
-        box[K] = (self.depth.start + p, 1)
+        box = box_along(self.place, K, self.depth.start + p, 1)
         box[N] = (self.column.start + j * lanes, valid)
         return box_of(buffer, side, box), buffer.dtype, valid < lanes
 
@@ -266,8 +265,7 @@ class MicroKernel:
         side = self.contraction.a
         assert side.source is not None
         buffer = self.fragments.buffers[side.source]
-        box: dict[str, tuple[ExprLike, ExprLike]] = {a: (e, 1) for a, e in self.place.items()}
-        box[K] = (self.depth.start + p, 1)
+        box = box_along(self.place, K, self.depth.start + p, 1)
         box[M] = (self.row.start + i, 1)
         return box_of(buffer, side, box), buffer.dtype
 
@@ -312,8 +310,7 @@ class MicroKernel:
             return self.a.step(i * um, shape[0], p * uk, shape[1])
         side = self.contraction.a
         assert side.source is not None
-        box: dict[str, tuple[ExprLike, ExprLike]] = {a: (e, 1) for a, e in self.place.items()}
-        box[K] = (self.depth.start + p * uk, shape[1])
+        box = box_along(self.place, K, self.depth.start + p * uk, shape[1])
         box[M] = (self.row.start + i * um, shape[0])
         return box_of(self.fragments.buffers[side.source], side, box)
 
@@ -367,7 +364,3 @@ class MicroKernel:
 
     def _place(self, row: Expr, column: Expr) -> Place:
         return {**self.place, M: row, N: column}
-
-
-def _scaled(index: ExprLike, by: int) -> Expr:
-    return (index if isinstance(index, Expr) else Const(index)) * by

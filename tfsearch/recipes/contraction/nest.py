@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from tfsearch.ir.tir.builder import Builder
 from tfsearch.ir.tir.expr import Const, Expr, as_expr, minimum
 from tfsearch.recipes.contraction.schedule import Tiling
+from tfsearch.recipes.domain import dealt
 
 
 @dataclass(frozen=True)
@@ -28,12 +29,8 @@ class Tile:
 
 
 def share_of(builder: Builder, tiling: Tiling, part: Expr, stem: str) -> Region:
-    """The tiles dealt to part ``part`` of ``tiling.parts``: contiguous, sizes differ by one."""
-    if tiling.parts == 1:
-        return Region(Const(0), Const(tiling.total))
-    first = builder.let(f"{stem}_first", part * tiling.total // tiling.parts)
-    last = builder.let(f"{stem}_last", (part + 1) * tiling.total // tiling.parts)
-    return Region(first, last)
+    """The tiles dealt to part ``part`` of ``tiling.parts``."""
+    return Region(*dealt(builder, tiling.total, tiling.parts, part, stem))
 
 
 def for_blocks(

@@ -359,7 +359,7 @@ class Packer:
 
         def piece(row: Expr, step: Expr, depth: int) -> None:
             load = Computation(Kind.LOAD, "", (uk,), types, partial=depth < uk)
-            box = _points(place, K, p0 + step * uk, depth)
+            box = box_along(place, K, p0 + step * uk, depth)
             box[M] = (tile.start + row, 1)
             value = register("raw")
             builder.call(self.fragments.atom(load), value, box_of(source, side, box))
@@ -392,7 +392,7 @@ class Packer:
 
         def step(index: Expr, depth: int) -> None:
             for row in range(0, tile.size, um):
-                box = _points(place, K, p0 + index * uk, depth)
+                box = box_along(place, K, p0 + index * uk, depth)
                 box[M] = (tile.start + row, min(um, tile.size - row))
                 target = window(view.buffer, view.lead, (row, um), (index * uk, uk))
                 self.builder.call(atom, target, box_of(source, side, box))
@@ -465,9 +465,8 @@ class Packer:
         def piece(p: ExprLike, depth: ExprLike) -> None:
             for at in range(0, tile.size, lanes):
                 extent = min(lanes, tile.size - at)
-                box: dict[str, tuple[ExprLike, ExprLike]] = {a: (e, 1) for a, e in place.items()}
+                box = box_along(place, K, p0 + p, depth)
                 box[axis] = (tile.start + at, extent)
-                box[K] = (p0 + p, depth)
                 source = box_of(buffer, side, box)
                 self.builder.call(atom, target(p, depth, at, extent), source)
 
@@ -490,14 +489,14 @@ class Packer:
 
         def step(index: Expr, depth: int) -> None:
             for column in range(-(-tile.size // un)):
-                box = _points(place, K, p0 + index * uk, depth)
+                box = box_along(place, K, p0 + index * uk, depth)
                 box[N] = (tile.start + column * un, min(un, tile.size - column * un))
                 self.builder.call(atom, packed.step(index, column), box_of(source, side, box))
 
         self._steps(p0, length, step)
 
 
-def _points(
+def box_along(
     place: Place, axis: str, start: Expr, extent: ExprLike
 ) -> dict[str, tuple[ExprLike, ExprLike]]:
     """A box of one point on every axis of a place, and ``extent`` points along ``axis``."""

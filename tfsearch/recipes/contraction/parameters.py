@@ -10,6 +10,7 @@ from __future__ import annotations
 from tfsearch.atoms.contract import Computation, Kind
 from tfsearch.recipes.contraction.match import Contraction, K, M, N, Side
 from tfsearch.recipes.contraction.unit import MatrixUnit, order_of, vector_lanes
+from tfsearch.recipes.domain import flat_size
 from tfsearch.recipes.recipe import Kit
 from tfsearch.space import Constraint, Definition, Parameter, RecipeSpace
 from tfsearch.space import Kind as Order
@@ -30,9 +31,7 @@ CODE_LIMIT = 160
 def space_of(contraction: Contraction, unit: MatrixUnit, kit: Kit, constant_b: bool) -> RecipeSpace:
     """The space of one unit. ``constant_b``: the second factor may be packed ahead of calls."""
     um, un, uk = unit.tile
-    outer = 1
-    for axis in contraction.outer:
-        outer *= contraction.extents[axis]
+    outer = flat_size(contraction.outer, contraction.extents)
     constants = {
         "m": contraction.m,
         "n": contraction.n,

@@ -22,7 +22,7 @@ from tfsearch.ir.tir.nodes import (
     Window,
     window,
 )
-from tfsearch.recipes.domain import flat_size, places
+from tfsearch.recipes.domain import dealt, flat_size, places
 from tfsearch.recipes.fragments import Fragments, Labels, Lanes, Place, compute_dtype
 from tfsearch.recipes.map.match import Domain
 
@@ -135,12 +135,7 @@ class Lowering:
 
     def share(self, total: int, stem: str) -> tuple[Expr, Expr]:
         """The executing unit's contiguous share of ``total`` things: first, past the last."""
-        units = self.schedule.units
-        if units == 1:
-            return Const(0), Const(total)
-        unit = Var(UNIT)
-        first = self.builder.let(f"{stem}_first", unit * total // units)
-        return first, self.builder.let(f"{stem}_last", (unit + 1) * total // units)
+        return dealt(self.builder, total, self.schedule.units, Var(UNIT), stem)
 
     # Fragments along the lanes -----------------------------------------------------------------
 

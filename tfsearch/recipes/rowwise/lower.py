@@ -10,7 +10,7 @@ from tfsearch.core.records import Accuracy
 from tfsearch.ir.tir.builder import Builder
 from tfsearch.ir.tir.expr import Const, Expr, Var, as_expr, minimum
 from tfsearch.ir.tir.nodes import UNIT, Io, Kernel, Module, Param, window
-from tfsearch.recipes.domain import places
+from tfsearch.recipes.domain import dealt, places
 from tfsearch.recipes.fragments import Fragments, Lanes, Place
 from tfsearch.recipes.rowwise.match import Pipeline
 from tfsearch.recipes.rowwise.plan import Pass, Plan
@@ -75,12 +75,7 @@ class Lowering:
 
     def share(self, total: int, stem: str) -> tuple[Expr, Expr]:
         """The executing unit's contiguous share of ``total`` things: first, past the last."""
-        units = self.schedule.units
-        if units == 1:
-            return Const(0), Const(total)
-        unit = Var(UNIT)
-        first = self.builder.let(f"{stem}_first", unit * total // units)
-        return first, self.builder.let(f"{stem}_last", (unit + 1) * total // units)
+        return dealt(self.builder, total, self.schedule.units, Var(UNIT), stem)
 
     def passes(self, lines: list[Line], walk: Callable[[int, Pass, Accumulators], None]) -> None:
         """All passes over a group of lines."""
@@ -113,11 +108,13 @@ class Rows(Lowering):
     """Lanes along the row. A group is ``rows`` rows; every unit owns whole groups."""
 
     def allocate(self) -> None:
+        """Staged values of whole rows, padded to whole fragments."""
         lanes = self.schedule.lanes
         padded = -(-self.geometry.extent // lanes) * lanes
         self.walker.allocate_staging(self.schedule.rows, self.geometry.deep, padded)
 
     def groups(self) -> None:
+        """The unit's whole groups, then the rows that fill none."""
         rows, size = self.geometry.lines, self.schedule.rows
         full, rest = divmod(rows, size)
         total = full + (rest > 0)
@@ -243,10 +240,12 @@ class Columns(Lowering):
     """Lanes across rows. A group is ``unroll`` fragments; every unit owns whole groups."""
 
     def allocate(self) -> None:
+        """Staged values of the fragments of a group."""
         lanes = self.schedule.lanes
         self.walker.allocate_staging(self.schedule.unroll, self.geometry.deep, lanes)
 
     def groups(self) -> None:
+        """The unit's groups; the last of a line has the fragments that fill none."""
         steps, rest, short = self.lane_counts()
         width = self.schedule.unroll * self.schedule.lanes
         tail = rest + (short > 0)
