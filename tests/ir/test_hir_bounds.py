@@ -12,7 +12,7 @@ from tfsearch.ir.hir.bounds import Bounds, evaluate_bounds
 from tfsearch.ir.hir.builtins import build_workload
 from tfsearch.ir.hir.evaluate import evaluate
 from tfsearch.ir.hir.exact import exact_integer_limit, is_exact_on_integers
-from tfsearch.ir.hir.ops import ContractAttrs
+from tfsearch.ir.hir.ops import ContractAttrs, OpKind
 from tfsearch.ir.hir.rounding import round_to
 from tfsearch.ir.hir.text import parse_type
 from tfsearch.ir.hir.trace import trace
@@ -134,6 +134,20 @@ def test_rounding_f32_operands_to_bf16_falls_outside():
     low = {n: round_to(DType.BF16, x).astype(np.float64) for n, x in inputs.items()}
     (bounds,) = evaluate_bounds(program, inputs)
     assert not bounds.contains((low["a"] @ low["b"]).astype(np.float32)).all()
+
+
+@pytest.mark.parametrize(
+    ("dims", "a", "b"), [("k,k->", "[40]", "[40]"), ("mk,k->m", "[3,40]", "[40]")]
+)
+def test_sums_in_another_order_stay_inside_also_of_a_scalar(dims, a, b):
+    attrs = ContractAttrs(dims, DType.F32)
+    types = {"a": parse_type(f"f32{a}"), "b": parse_type(f"f32{b}")}
+    program = trace(lambda a, b: a.add_op(OpKind.CONTRACT, b, attrs=attrs), types)
+    inputs = random_inputs(program, 1)
+    (bounds,) = evaluate_bounds(program, inputs)
+    actual = contract_in(attrs, inputs["a"], inputs["b"], np.float32)
+    assert not np.array_equal(actual, bounds.ref)
+    assert bounds.contains(actual).all()
 
 
 def test_fast_maths_is_wider_than_precise_and_still_bounded():

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.measure.helpers import RUNNER, job, workload
+from tfsearch.core import settings
 from tfsearch.core.errors import RequestError, UnavailableError
 from tfsearch.core.records import Status
 from tfsearch.measure.compare import Baseline
@@ -179,6 +180,14 @@ def test_numerical_libraries_get_one_thread_and_nothing_of_the_callers_settings(
     assert "OMP_PROC_BIND" not in env
     assert environment(2, {"EXTRA": "x"})["EXTRA"] == "x"
     assert environment(2, {})["OMP_NUM_THREADS"] == "2"
+
+
+def test_what_a_measuring_process_caches_goes_where_the_callers_does(monkeypatch, tmp_path):
+    monkeypatch.setenv("TFSEARCH_HOME", str(tmp_path))
+    assert environment(1, {})["TFSEARCH_HOME"] == str(tmp_path)
+    monkeypatch.delenv("TFSEARCH_HOME")
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
+    assert environment(1, {})["TFSEARCH_HOME"] == str(settings.load().home)
 
 
 SESSION = """

@@ -13,6 +13,7 @@ import pytest
 from tests.runtime.native import TAIL, Array, PythonNative, argument, kernel
 from tfsearch.core.errors import RequestError, UnavailableError
 from tfsearch.core.launch import EntrySpec, LaunchSpec
+from tfsearch.ir.dtypes import DType
 from tfsearch.ir.hir.builtins import build_workload
 from tfsearch.runtime import Kernel, empty
 from tfsearch.runtime.arrays import address
@@ -78,6 +79,13 @@ def test_a_call_gives_a_new_aligned_array() -> None:
     assert address(c) % 64 == 0
     assert run(a, b) is not c
     assert (run.input_names, run.output_names) == (("a", "b"), ("c",))
+
+
+@pytest.mark.parametrize("dtype", [np.float32, "float32", np.dtype("f4"), DType.F32])
+def test_empty_takes_what_numpy_takes_as_a_dtype(dtype: Any) -> None:
+    made = empty((3, 5), dtype)
+    assert (made.shape, made.dtype) == ((3, 5), np.float32)
+    assert address(made) % 64 == 0
 
 
 def test_out_is_written_and_returned() -> None:

@@ -56,10 +56,12 @@ def environment(threads: int, extra: Mapping[str, str]) -> dict[str, str]:
 
     Settings of the caller's shell such as ``OPENBLAS_CORETYPE`` or ``OMP_PROC_BIND`` would make
     two measurements of one key differ, so none is passed on. One thread keeps the idle workers
-    of a BLAS that computes references from spinning while a kernel is timed.
+    of a BLAS that computes references from spinning while a kernel is timed. What the process
+    caches goes where the caller's does.
     """
     counts = dict.fromkeys(THREAD_VARIABLES, str(threads))
-    return settings.scrubbed_environment(**{**counts, **extra})
+    home = str(settings.load().home.absolute())
+    return settings.scrubbed_environment(**{"TFSEARCH_HOME": home, **counts, **extra})
 
 
 class MeasuringProcess:

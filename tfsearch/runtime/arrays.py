@@ -94,9 +94,16 @@ def _library(value: object) -> Any:
     return sys.modules.get(top) or import_module(top)
 
 
-def empty(shape: Sequence[int], dtype: DType | np.dtype[Any], alignment: int = ALIGNMENT) -> Array:
-    """An uninitialised dense array whose first element is aligned to ``alignment`` bytes."""
-    kind = dtype.numpy if isinstance(dtype, DType) else dtype
+def empty(
+    shape: Sequence[int],
+    dtype: DType | np.dtype[Any] | type[np.generic] | str,
+    alignment: int = ALIGNMENT,
+) -> Array:
+    """An uninitialised dense array whose first element is aligned to ``alignment`` bytes.
+
+    ``dtype`` is an element type of tfsearch or what NumPy takes as one.
+    """
+    kind = dtype.numpy if isinstance(dtype, DType) else np.dtype(dtype)
     nbytes = math.prod(shape) * kind.itemsize
     raw = np.empty(nbytes + alignment, np.uint8)
     return np.ndarray(tuple(shape), kind, raw, -address(raw) % alignment)

@@ -181,6 +181,8 @@ def _contract(attrs: ContractAttrs, a: Interval, b: Interval) -> Interval:
     ref = contract(attrs, a.ref, b.ref)
     sizes = dict(zip(attrs.lhs, a.ref.shape, strict=True))
     count = math.prod(sizes[c] for c in attrs.contracted)
+    if a.is_exact and b.is_exact and not attrs.acc.is_float:
+        return Interval.exact(ref)
     radius: Array | float = 0.0
     if attrs.acc.is_float:
         magnitude = contract(attrs, a.magnitude, b.magnitude)
@@ -190,8 +192,6 @@ def _contract(attrs: ContractAttrs, a: Interval, b: Interval) -> Interval:
     if not a.is_exact:
         right = np.abs(b.ref) if b.is_exact else np.abs(b.ref) + b.radius
         radius = radius + contract(attrs, a.radius, right)
-    if isinstance(radius, float):
-        return Interval.exact(ref)
     return Interval(ref, ref - radius, ref + radius)
 
 
