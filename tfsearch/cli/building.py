@@ -19,19 +19,9 @@ if TYPE_CHECKING:
 
 def place_of(bound: Bound, options: Mapping[str, Any]) -> Place:
     """Where to build: ``UnavailableError`` without the device or a compiler."""
-    from tfsearch.measure.job import protocol
-    from tfsearch.runtime.serving import Question, resolve
+    from tfsearch.runtime.serving import resolve
 
-    protocol(options["protocol"])
-    question = Question(
-        bound.workload,
-        bound.target.name,
-        options["device"],
-        options["toolchain"],
-        tuple(options["flags"]),
-        tuple(options["macros"]),
-        options["protocol"],
-    )
+    question = shared.question_about(bound.workload, bound.target.name, options)
     place = resolve(question, shared.settings_of(options["db"]))
     if place.compiler is None:
         raise UnavailableError("toolchain.missing", place.no_compiler)

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from tfsearch.core.errors import RequestError
+
+if TYPE_CHECKING:
+    from tfsearch.core.settings import Settings
+    from tfsearch.ir.workload import Workload
+    from tfsearch.runtime.serving import Question
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -76,22 +81,27 @@ def workload_options(pairs: Sequence[str]) -> dict[str, Any]:
     return out
 
 
-def workload_of(op: str, pairs: Sequence[str]) -> Any:
-    """The :class:`tfsearch.ir.workload.Workload` that the arguments name."""
+def workload_of(op: str, pairs: Sequence[str]) -> Workload:
+    """The workload that the arguments name."""
     from tfsearch.ir.hir.named import named_workload
 
     return named_workload(op, workload_options(pairs))
 
 
-def question_of(op: str, pairs: Sequence[str], options: Mapping[str, Any]) -> Any:
-    """A :class:`tfsearch.runtime.serving.Question` from a command's options."""
+def question_of(op: str, pairs: Sequence[str], options: Mapping[str, Any]) -> Question:
+    """A :class:`tfsearch.runtime.serving.Question` from a command's arguments and options."""
+    return question_about(workload_of(op, pairs), options["target"], options)
+
+
+def question_about(workload: Workload, target: str | None, options: Mapping[str, Any]) -> Question:
+    """The question about a workload; ``RequestError`` for an unknown protocol."""
     from tfsearch.measure.job import protocol
     from tfsearch.runtime.serving import Question
 
     protocol(options["protocol"])
     return Question(
-        workload_of(op, pairs),
-        target=options["target"],
+        workload,
+        target=target,
         device=options["device"],
         toolchain=options["toolchain"],
         flags=tuple(options["flags"]),
@@ -100,8 +110,8 @@ def question_of(op: str, pairs: Sequence[str], options: Mapping[str, Any]) -> An
     )
 
 
-def settings_of(db: str | None) -> Any:
-    """The :class:`tfsearch.core.settings.Settings` with an explicit URL, if given."""
+def settings_of(db: str | None) -> Settings:
+    """Where things are kept, with an explicit URL if given."""
     from tfsearch.core import settings
 
     return settings.load(db)

@@ -62,17 +62,9 @@ def space(output: Output, op: str, pairs: tuple[str, ...], **options: Any) -> in
 
 def _incumbent_us(bound: Any, options: Mapping[str, Any]) -> float | None:
     """The recorded best of this workload here, microseconds."""
-    from tfsearch.runtime.serving import Question, opened, resolve
+    from tfsearch.runtime.serving import opened, resolve
 
-    question = Question(
-        bound.workload,
-        bound.target.name,
-        options["device"],
-        options["toolchain"],
-        tuple(options["flags"]),
-        tuple(options["macros"]),
-        options["protocol"],
-    )
+    question = shared.question_about(bound.workload, bound.target.name, options)
     places = shared.settings_of(options["db"])
     try:
         place = resolve(question, places)
