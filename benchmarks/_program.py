@@ -14,7 +14,7 @@ from typing import Any
 from x86_common import machine_facts
 
 
-def parser(text: str) -> argparse.ArgumentParser:
+def parser(text: str | None) -> argparse.ArgumentParser:
     """A parser with the options of every program; ``text`` is the program's own."""
     made = argparse.ArgumentParser(
         description=text, formatter_class=argparse.RawDescriptionHelpFormatter

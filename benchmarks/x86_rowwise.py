@@ -131,7 +131,7 @@ def measured(
     op: str, workload: Any, ours: Any, large: bool, units: int, args: argparse.Namespace
 ) -> tuple[dict[str, np.ndarray[Any, Any]], float]:
     """Microseconds of a call in each round, by name, and the largest difference to NumPy."""
-    runner = make(SELECTOR)
+    runner: Any = make(SELECTOR)
     sets = 1 if large else 2
     inputs = [make_inputs(workload.program, Pass.NORMAL, args.seed + i) for i in range(sets)]
     arguments = [ours.bind(one) for one in inputs]
@@ -147,6 +147,9 @@ def measured(
         for kind in KINDS:
             kernels[kind] = copy = Copy(ours.launch, kind, units, args.folder)
             own[kind] = [copy.over(one) for one in arguments]
+            copy.call(own[kind][0])
+            if not np.array_equal(arguments[0].arrays["x"], arguments[0].arrays["y"]):
+                raise SystemExit(f"the {kind} copy on {units} units does not copy")
     batches = [_batch(runner, kernels[name], own[name]) for name in kernels]
     difference = _difference(ours, hosts.values(), arguments[0])
     times: list[Any] = []
