@@ -124,7 +124,8 @@ COUNTED += ["i8", "f32-two-outputs", "f32-axes"]
 
 
 def _single_unit(bound: Problem) -> Space:
-    return bound.space.fix({"units": 1})
+    blocked = tuple(r for r in bound.space.recipes if r.name.startswith("contraction.blocked."))
+    return Space(blocked).fix({"units": 1})
 
 
 def _facts(bound: Problem, space: Space, point: Point) -> dict[str, int]:
