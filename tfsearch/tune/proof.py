@@ -31,9 +31,20 @@ QUICK = (Pass.INTEGERS,)
 FULL = (Pass.INTEGERS, Pass.NORMAL, Pass.RANGE)
 
 
+PROVER = (
+    "tfsearch.ir",
+    "tfsearch.prove",
+    "tfsearch.measure.inputs",
+    "tfsearch.measure.numerics",
+    "tfsearch.measure.oracle",
+    "tfsearch.tune.proof",
+)
+"""Modules and packages that decide a verdict; a change in one of them makes proofs again."""
+
+
 def prover_digest(generator: str) -> str:
     """Identity of a proof's maker: the prover's code and the code that made atoms and TIR."""
-    code = generator_digest("tfsearch.prove", "tfsearch.tune.proof", "tfsearch.measure.numerics")
+    code = generator_digest(*PROVER)
     return keys.digest("prover", {"code": code, "generator": generator})
 
 
