@@ -7,7 +7,7 @@ how wide its vectors are, how many registers there are, how far a search may go.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Protocol
 
 from tfsearch.atoms.table import AtomTable
@@ -37,7 +37,6 @@ class Kit:
     cycles: Callable[[str], float]
     line: int = 64
     tiles: int = 0
-    options: Mapping[str, ParamValue] = field(default_factory=dict[str, ParamValue])
 
 
 class Matched(Protocol):
