@@ -33,11 +33,11 @@ from tfsearch.ir.tir.nodes import (
 )
 from tfsearch.recipes.contraction.epilogue import Epilogue
 from tfsearch.recipes.contraction.match import Contraction, K, M, N, Side
-from tfsearch.recipes.contraction.nest import Region, Tile, for_tiles
+from tfsearch.recipes.contraction.nest import Region, Tile, for_tiles, share_of
 from tfsearch.recipes.contraction.pack import box_along, box_of
 from tfsearch.recipes.contraction.parameters import contiguous
 from tfsearch.recipes.contraction.schedule import Tiling
-from tfsearch.recipes.domain import Argument, flat_size, places
+from tfsearch.recipes.domain import Argument, dealt, flat_size, places
 from tfsearch.recipes.fragments import Fragments, Lanes, Place, compute_dtype
 from tfsearch.recipes.recipe import Kit
 
@@ -264,24 +264,16 @@ class _Lowering:
             "gathered", dot.dtype, (self.schedule.rows, self.schedule.columns), MemorySpace.LOCAL
         )
         outer_part, row_part, column_part = self._parts()
-        rows = self._share(self.rows.total, 1, row_part, "row")
-        columns = self._share(self.columns.total, 2, column_part, "column")
-        share = self._share(dot.outer, 0, outer_part, "outer")
+        rows = share_of(builder, self.rows, row_part, "row")
+        columns = share_of(builder, self.columns, column_part, "column")
+        first, last = dealt(builder, dot.outer, self.schedule.grid[0], outer_part, "outer")
         contraction = dot.contraction
-        with builder.loop("o", share.last, start=share.first) as index:
+        with builder.loop("o", last, start=first) as index:
             place = places(builder, index, contraction.outer, contraction.extents)
             self._tiles(place, rows, columns, gathered)
         params = [Param(buffer, Io.IN) for buffer in self.inputs.values()]
         params += [Param(buffer, Io.OUT) for buffer in self.outputs]
         return builder.kernel(MAIN, tuple(params), self.schedule.units)
-
-    def _share(self, total: int, position: int, part: Expr, stem: str) -> Region:
-        """What a unit gets of one axis of the grid: neighbours, sizes that differ by one."""
-        parts = self.schedule.grid[position]
-        if parts == 1:
-            return Region(Const(0), Const(total))
-        first = self.builder.let(f"{stem}_first", part * total // parts)
-        return Region(first, self.builder.let(f"{stem}_last", (part + 1) * total // parts))
 
     def _parts(self) -> tuple[Expr, Expr, Expr]:
         """The executing unit's part of outer axes, rows and columns; columns vary fastest."""
