@@ -135,6 +135,7 @@ class Session:
     home: Path
     held: dict[int, Trial] = field(default_factory=dict[int, Trial])
     told: set[int] = field(default_factory=set[int])
+    finished: bool = False
     problems: list[str] = field(default_factory=list[str])
 
     def look(self, after: Run) -> int:
@@ -159,24 +160,26 @@ class Session:
             found = store.verify(self.home / "artifacts")
             self._expect(not found, f"the store does not verify: {found}")
             self.held = now
-            if after.answer is not None:
+            states = [session.status for session in store.sessions()]
+            self.finished = SessionStatus.FINISHED in states
+            if self.finished or after.answer is not None:
+                self._expect(states == [SessionStatus.FINISHED], f"the sessions are {states}")
                 self._finished(store, after.answer)
         finally:
             store.close()
         return len(self.held)
 
-    def _finished(self, store: Store, answer: Mapping[str, Any]) -> None:
-        """What has to hold once the session has ended."""
+    def _finished(self, store: Store, answer: Mapping[str, Any] | None) -> None:
+        """What has to hold of an ended session; without an answer the kill came after its end."""
         indices = sorted(trial.index for trial in self.held.values())
         self._expect(indices == list(range(self.trials)), f"the trials are {indices}")
-        states = [session.status for session in store.sessions()]
-        self._expect(states == [SessionStatus.FINISHED], f"the sessions are {states}")
         stored = store.latest_final(workload().key)
         if stored is None:
             self.problems.append("no final is recorded")
             return
         final = stored.final
-        self._expect(final.winner == answer["best"], "the reported best is not the recorded one")
+        told = final.winner if answer is None else answer["best"]
+        self._expect(final.winner == told, "the reported best is not the recorded one")
         self._expect(final.winner in self.held, "the winner is no trial of the session")
         entries = {entry.trial: entry for entry in final.entries}
         best = min(self._medians(), key=self._medians().__getitem__, default=None)
@@ -213,15 +216,15 @@ def disturbed(
     with tempfile.TemporaryDirectory(prefix="tfsearch-kill-") as folder:
         session = Session(target, trials, Path(folder))
         kills: list[dict[str, Any]] = []
-        ended = False
-        while not ended and len(kills) < most:
+        while not session.finished and len(kills) < most:
             moment = draw.uniform(0.0, duration)
             one = run(target, trials, session.home, moment)
-            ended = one.answer is not None
             recorded = session.look(one)
-            if one.killed:
+            if one.answer is not None and not session.finished:
+                break
+            if one.killed and not session.finished:
                 kills.append({"after_s": moment, "told": len(session.told), "recorded": recorded})
-        if not ended:
+        if not session.finished and not session.problems:
             session.look(run(target, trials, session.home, None))
         return {
             "target": target,

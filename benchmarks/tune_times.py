@@ -90,6 +90,7 @@ def main() -> int:
     words = ["gemm", f"m={size}", f"n={size}", f"k={size}", "dtype=f32"]
     tunes: list[float] = []
     lookups: list[float] = []
+    loads: list[float] = []
     for repeat in range(args.repeats):
         with tempfile.TemporaryDirectory(prefix="tfsearch-cold-") as home:
             seconds, report = command(["tune", *words, "--trials", str(args.trials), "-q"], home)

@@ -9,6 +9,7 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -81,6 +82,34 @@ def test_a_killed_session_is_checked_and_found_whole(tmp_path: Path) -> None:
     assert whole["problems"] == []
     assert killed[-1]["kills"]
     assert all(one["problems"] == [] and one["trials"] == 4 for one in killed)
+
+
+def test_lost_changed_and_missing_trials_are_noticed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(str(FOLDER))
+    import kill_resume
+
+    one = kill_resume.run("null", 3, tmp_path, None)
+    session = kill_resume.Session("null", 3, tmp_path)
+    assert session.look(one) == 3
+    assert session.problems == []
+    held = dict(session.held)
+    key, trial = next(iter(held.items()))
+    for wrong, told, problem in (
+        ({99: trial}, set(), "trials [99] were lost or changed"),
+        ({key: replace(trial, index=9)}, set(), f"trials [{key}] were lost or changed"),
+        ({}, {7}, "trials [7] were told and are not recorded"),
+    ):
+        after = kill_resume.Session("null", 3, tmp_path, held={**held, **wrong}, told=told)
+        after.look(one)
+        assert after.problems == [problem]
+    other = kill_resume.Session("null", 4, tmp_path)
+    other.look(replace(one, answer={"best": -1}))
+    assert other.problems == [
+        "the trials are [0, 1, 2]",
+        "the reported best is not the recorded one",
+    ]
 
 
 def test_ranking_counts_the_points_of_small_and_huge_spaces(tmp_path: Path) -> None:
