@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from tfsearch.atoms.contract import Computation, Kind
 from tfsearch.cost.model import Facts, Phase
 from tfsearch.recipes.contraction.match import Contraction, K, M, N
+from tfsearch.recipes.contraction.micro import LINE_BYTES
 from tfsearch.recipes.contraction.parameters import BARRIER, contiguous
 from tfsearch.recipes.contraction.unit import MatrixUnit, order_of
 from tfsearch.recipes.counting import Traffic
@@ -120,6 +121,7 @@ class _Batch:
         self.units = column("units")
         self.a_block, self.b_block = column("a_block_bytes"), column("b_block_bytes")
         self.stream = column("stream")
+        self.prefetch = column("prefetch")
         e_out = sum(t.bytes for t in c.program.output_types)
         self.a_bytes = c.m * c.k * c.a.dtype.bytes
         self.b_bytes = c.n * c.k * c.b.dtype.bytes
@@ -251,7 +253,8 @@ class _Batch:
         busy = np.zeros(self.rows.shape)
         for m_count, rows in ((self.m.full, self.rows), (self.m.rest > 0, self.m.rest)):
             for n_count, columns in ((self.n.full, self.columns), (self.n.rest > 0, self.n.rest)):
-                step = np.maximum(rows * columns * mma, rows * splat + columns * load)
+                loads = rows * splat + columns * load + self._hints(columns)
+                step = np.maximum(rows * columns * mma, loads)
                 step = np.maximum(step, LATENCY if unit.is_vector else unit.atom.cost.latency)
                 step = step + 1.0 / self.points.column("unroll")
                 busy = busy + m_count * n_count * step
@@ -264,6 +267,13 @@ class _Batch:
         if not unit.is_vector:
             overhead = overhead + tiles * unit.atom.cost.latency + sums * self._row_of_tile()
         return Phase("main", {"issue": busy}, self._main_traffic(), overhead)
+
+    def _hints(self, columns: Column) -> Column:
+        """Cycles to prefetch one row of so many vectors of the second factor."""
+        c, lanes = self.owner.contraction, self.owner.lanes
+        hint = self.owner.cycles(Computation(Kind.HINT, "prefetch", (1,), (c.b.dtype,)))
+        lines = _ceil(columns * lanes, max(lanes, LINE_BYTES // c.b.dtype.bytes))
+        return np.where(self.prefetch > 0, lines * hint, 0.0)
 
     def _row_of_tile(self) -> float:
         """Cycles that one row of an accumulator takes through memory into a vector register."""
@@ -310,7 +320,8 @@ class _Batch:
         a_home = np.where(conflicts > 1, 2.0 * self.owner.kit.caches[0], self.a_block)
         first_a = np.where(self.pack_a == "none", a_once, 0) * np.where(self.nkm, self.n_blocks, 1)
         first_b = np.where(self.pack_b == "none", b_once, 0) * np.where(self.nkm, 1, self.m_blocks)
-        first_b = first_b * np.where(self.depth > STREAMS, SCATTERED, 1.0)
+        scattered = (self.depth > STREAMS) & (self.prefetch == 0)
+        first_b = first_b * np.where(scattered, SCATTERED, 1.0)
         panel_b = self.points.column("tile_n") * self.depth * unit.b.bytes
         panel_a = self.points.column("tile_m") * self.depth * unit.a.bytes
         sums = self.m.total * self.n.total * um * un * unit.acc.bytes * self.outer

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from tfsearch.atoms.contract import Computation, Kind
 from tfsearch.ir.dtypes import DType
 from tfsearch.ir.tir.builder import Builder
-from tfsearch.ir.tir.expr import Expr, ExprLike, as_expr, ceil_div
+from tfsearch.ir.tir.expr import Expr, ExprLike, as_expr, ceil_div, minimum
 from tfsearch.ir.tir.nodes import Buffer, MemorySpace, Scalar, Window, window
 from tfsearch.recipes.contraction.epilogue import Epilogue
 from tfsearch.recipes.contraction.match import Contraction, K, M, N, Output
@@ -17,6 +17,9 @@ from tfsearch.recipes.contraction.nest import Tile
 from tfsearch.recipes.contraction.pack import TileA, TileB, box_along, box_of
 from tfsearch.recipes.contraction.schedule import Schedule, Tiling
 from tfsearch.recipes.fragments import Fragments, Lanes, Place, compute_dtype
+
+LINE_BYTES = 64
+"""Bytes that one prefetch brings."""
 
 
 @dataclass(frozen=True)
@@ -233,6 +236,8 @@ class MicroKernel:
             source, dtype, partial = self._b_row(p, j)
             load = Computation(Kind.LOAD, "", (lanes,), (unit.b, dtype), partial=partial)
             builder.call(self.fragments.atom(load), window(b, j, (0, lanes)), source)
+        if self.schedule.prefetch and self.b is None:
+            self._prefetch(p, columns)
         with builder.loop("i", rows, unrolled=True) as i:
             a = builder.alloc("av", unit.a, (lanes,), MemorySpace.REGISTER)
             source, dtype = self._a_element(i, p)
@@ -245,6 +250,22 @@ class MicroKernel:
                     window(a, (0, lanes)),
                     window(b, j, (0, lanes)),
                 )
+
+    def _prefetch(self, p: Expr, columns: int) -> None:
+        """Ask for the lines of a row of the second factor that a later step will read.
+
+        The last row is asked for again where there is no later one.
+        """
+        side, lanes = self.contraction.b, self.schedule.unit.tile[1]
+        assert side.source is not None
+        buffer = self.fragments.buffers[side.source]
+        hint = self.fragments.atom(Computation(Kind.HINT, "prefetch", (1,), (buffer.dtype,)))
+        later = minimum(self.depth.start + p + self.schedule.prefetch, self.contraction.k - 1)
+        row = self.builder.let("later", later)
+        for at in range(0, columns * lanes, max(lanes, LINE_BYTES // buffer.dtype.bytes)):
+            box = box_along(self.place, K, row, 1)
+            box[N] = (self.column.start + at, 1)
+            self.builder.call(hint, box_of(buffer, side, box))
 
     def _b_row(self, p: Expr, j: int) -> tuple[Window, DType, bool]:
         lanes = self.schedule.unit.tile[1]

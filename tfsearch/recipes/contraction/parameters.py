@@ -15,11 +15,13 @@ from tfsearch.recipes.recipe import Kit
 from tfsearch.space import Constraint, Definition, Parameter, RecipeSpace
 from tfsearch.space import Kind as Order
 
-VERSION = 1
+VERSION = 2
 BARRIER = "unit_barrier"
 """What a synchronisation over all units computes and is called in effects."""
 DEPTHS = (4, 8, 16, 32, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048, 4096)
 UNROLLS = (1, 2, 4)
+ROWS_AHEAD = (4, 8, 16)
+"""Distances in steps of k from which an unpacked second factor is prefetched."""
 MAX_ROWS = 16
 MAX_COLUMNS = 6
 SHALLOW = 32
@@ -43,6 +45,7 @@ def space_of(contraction: Contraction, unit: MatrixUnit, kit: Kit, constant_b: b
         "registers": kit.registers[vector_lanes(unit)] if unit.is_vector else kit.tiles,
         "a_bytes": unit.a.bytes,
         "b_bytes": unit.b.bytes,
+        "b_all_bytes": _all_bytes(contraction, contraction.b),
         "out_bytes": _output_bytes(contraction),
         "cache": kit.caches[-1],
         "outer_cache": kit.caches[max(len(kit.caches) - 2, 0)],
@@ -61,6 +64,19 @@ def space_of(contraction: Contraction, unit: MatrixUnit, kit: Kit, constant_b: b
 
 def _output_bytes(contraction: Contraction) -> int:
     return sum(t.bytes for t in contraction.program.output_types)
+
+
+def _all_bytes(contraction: Contraction, side: Side) -> int:
+    """Bytes of the input behind a factor, 0 where it is computed."""
+    return 0 if side.source is None else contraction.program.inputs[side.source].type.bytes
+
+
+def _ahead(contraction: Contraction, unit: MatrixUnit, kit: Kit) -> tuple[int, ...]:
+    """Prefetch distances, where a second factor may stay unpacked that the caches do not hold."""
+    far = _all_bytes(contraction, contraction.b) > kit.caches[max(len(kit.caches) - 2, 0)]
+    hint = Computation(Kind.HINT, "prefetch", (1,), (contraction.b.dtype,))
+    direct = unit.is_vector and contiguous(contraction, contraction.b, N)
+    return (0, *ROWS_AHEAD) if far and direct and kit.atoms.usable(hint) is not None else (0,)
 
 
 def _powers(limit: int) -> tuple[int, ...]:
@@ -96,6 +112,7 @@ def _parameters(
         Parameter("pack_a", _pack_a(contraction, unit), categorical),
         Parameter("pack_b", _pack_b(contraction, unit, constant_b), categorical),
         Parameter("unroll", UNROLLS, ordinal),
+        Parameter("prefetch", _ahead(contraction, unit, kit), ordinal),
         Parameter("stream", (False, True), Order.BOOLEAN),
         Parameter("units", kit.units, ordinal),
         Parameter("grid_m", grid, ordinal),
@@ -238,6 +255,12 @@ CONSTRAINTS = (
         "contraction.pack-b-memory",
         "pack_b != 'block' or b_block_bytes <= cache",
         "a packed block of {b_block_bytes} B exceeds the last-level cache of {cache} B",
+    ),
+    Constraint(
+        "contraction.prefetch",
+        "prefetch == 0 or (pack_b == 'none' and b_all_bytes > outer_cache and depth > shallow)",
+        "prefetching {prefetch} steps ahead is for blocks deeper than {shallow} (this: {depth}) "
+        "of a second factor read in place whose {b_all_bytes} B exceed {outer_cache} B",
     ),
     Constraint(
         "contraction.stream",

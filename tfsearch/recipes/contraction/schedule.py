@@ -16,6 +16,7 @@ class Schedule:
 
     ``rows`` x ``columns`` is the register tile in unit tiles; ``kc`` the depth of a block in
     elements; ``m_tiles`` and ``n_tiles`` the extent of a cache block in register tiles.
+    ``prefetch`` is how many steps of k ahead rows of the second factor are asked for, 0 for never.
     ``order`` names the block loops from the outside in, ``inner`` the register-tile loops.
     ``grid`` splits units over outer axes, rows and columns, ``grid_k`` over the blocks of k.
     """
@@ -31,6 +32,7 @@ class Schedule:
     pack_a: str
     pack_b: str
     unroll: int
+    prefetch: int
     stream: bool
     grid: tuple[int, int, int]
     grid_k: int
@@ -54,6 +56,7 @@ class Schedule:
             pack_a=str(params["pack_a"]),
             pack_b=str(params["pack_b"]),
             unroll=int(params["unroll"]),
+            prefetch=int(params["prefetch"]),
             stream=bool(params["stream"]),
             grid=(grid_o, grid_m, units // (grid_o * grid_m * grid_k)),
             grid_k=grid_k,
