@@ -30,7 +30,7 @@ from tfsearch.tune import TuneReport
 QUICK: Mapping[str, Any] = {
     "target": "x86",
     "baseline": False,
-    "limits": Limits(deadline_s=20.0, budget_s=0.1),
+    "limits": Limits(deadline_s=120.0, budget_s=0.1),
 }
 
 
