@@ -360,7 +360,7 @@ def test_a_program_that_alone_differs_is_named(store: Store):
     record = make.begun(store)
     number = store.record_trial(make.trial(record))
     store.record_final(make.final(record, number))
-    (near,) = store.nearest(make.query(replace(record, program="another", alignment=16)))
+    (near,) = store.nearest(make.query(replace(record, program="another", alignment=128)))
     assert set(near.differs) == {"workload.program", "workload.alignment"}
 
 

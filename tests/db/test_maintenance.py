@@ -11,8 +11,12 @@ from pathlib import Path
 import pytest
 
 from tests.db import make
+from tfsearch.core.errors import NotRecordedError
+from tfsearch.core.launch import EntrySpec, LaunchSpec
 from tfsearch.core.records import Status
 from tfsearch.db import ArtifactStore, Store, open_store
+
+LAUNCH = LaunchSpec(EntrySpec("kernel", (), units=2, workspace_bytes=4096))
 
 
 @pytest.fixture
@@ -23,6 +27,7 @@ def path(tmp_path: Path) -> Path:
     one, two = (store.record_trial(make.trial(record, k)) for k in range(2))
     store.record_trial(make.failed(record, 2, Status.WRONG))
     store.record_final(make.final(record, two, one))
+    store.record_launch(LAUNCH)
     store.close()
     return tmp_path / "store.db"
 
@@ -61,6 +66,11 @@ PLANTED = {
     "UPDATE trials SET session_id = 77 WHERE id = 1": ("verify.dangling-reference", "trials row 1"),
     "DELETE FROM final_entries WHERE trial_id = 2": ("verify.winner-not-entered", "final 1"),
     "UPDATE finals SET workload_id = 9": ("verify.foreign-winner", "final 1"),
+    "UPDATE launches SET spec = replace(spec, '4096', '64')": (
+        "verify.wrong-digest",
+        f"launch {LAUNCH.digest}",
+    ),
+    "UPDATE launches SET spec = '{}'": ("verify.damaged-row", f"launch {LAUNCH.digest}"),
 }
 
 
@@ -70,6 +80,45 @@ def test_verify_finds_what_was_tampered_with(path: Path, statement: str):
     tamper(path, statement)
     problems = opened(path).verify()
     assert PLANTED[statement] in [(one.code, one.where) for one in problems]
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        f"UPDATE builds SET artifact = '{'d' * 64}'",
+        "UPDATE trials SET build_key_id = (SELECT build_key_id FROM trials WHERE id = 1)",
+        "UPDATE trials SET schedule_id = (SELECT schedule_id FROM trials WHERE id = 1)",
+        "UPDATE trials SET median_us = 0.001",
+    ],
+)
+def test_an_altered_record_is_not_served(path: Path, statement: str):
+    query = make.query(make.workload())
+    served = opened(path).best(query)
+    assert served is not None
+    assert served.id == 2
+    tamper(path, statement)
+    with pytest.raises(NotRecordedError) as caught:
+        opened(path).best(query)
+    assert caught.value.code == "db.altered-record"
+
+
+def test_the_winner_of_another_workload_is_not_served(path: Path):
+    store = opened(path)
+    other = make.workload(64)
+    store.put_workload(other)
+    tamper(
+        path,
+        f"UPDATE finals SET workload_id = (SELECT id FROM workloads WHERE key = '{other.key}')",
+    )
+    with pytest.raises(NotRecordedError) as caught:
+        store.best(make.query(other))
+    assert caught.value.code == "db.altered-record"
+
+
+def test_an_altered_launch_is_not_there(path: Path):
+    assert opened(path).launch(LAUNCH.digest) == LAUNCH
+    tamper(path, "UPDATE launches SET spec = replace(spec, '4096', '64')")
+    assert opened(path).launch(LAUNCH.digest) is None
 
 
 def test_verify_of_a_damaged_file_says_so(tmp_path: Path):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -283,18 +284,24 @@ def test_a_bucket_serves_the_shapes_that_its_ranges_contain(
     home: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The null target binds constants only, so the range's records are copied from a constant."""
-    import sqlite3
-
     from tfsearch.ir.hir.named import named_workload
 
     bucket = named_workload("gemm", {**GEMM, "m": "1..64"}).record
-    place = home.database_url.removeprefix("sqlite:///")
-    with sqlite3.connect(place) as connection:
-        connection.execute(
-            "UPDATE workloads SET key = ?, program = ?, dims = ?",
-            (bucket.key, bucket.program, '{"k":8,"m":"1..64","n":10}'),
-        )
-    connection.close()
+    store = open_store(home.database_url)
+    final = store.latest_final(look().record.workload.key)
+    assert final is not None
+    winner, session = store.trial(final.final.winner), store.session(final.final.session)
+    assert winner is not None
+    assert session is not None
+    fields = replace(session.fields, workload=store.put_workload(bucket))
+    store.begin_session(replace(session, id="bucket", fields=fields))
+    copied = replace(winner.trial, session="bucket", index=0, workload=bucket.key)
+    number = store.record_trial(copied)
+    entry = replace(next(e for e in final.final.entries if e.trial == winner.id), trial=number)
+    store.record_final(
+        replace(final.final, session="bucket", workload=bucket.key, winner=number, entries=(entry,))
+    )
+    store.close()
     with pytest.raises(NotRecordedError):
         look(m=20)
     kernel = look(m=20, allow=("bucket",))

@@ -11,6 +11,7 @@ from typing import Any
 from sqlalchemy import Connection, Table, exc, func, select
 
 from tfsearch.core.errors import TfsearchError
+from tfsearch.core.launch import LaunchSpec
 from tfsearch.core.records import ToolchainRecord
 from tfsearch.db import codec, schema
 from tfsearch.db import select as statements
@@ -111,6 +112,14 @@ def _key_problems(connection: Connection) -> Iterator[Problem]:
         record = ToolchainRecord(row.name, row.version, codec.load(row.programs))
         if record.digest != row.digest:
             yield _wrong_digest(f"toolchain {row.id}", row.digest)
+    for row in connection.execute(select(schema.launches)):
+        try:
+            found = LaunchSpec.from_json(codec.load(row.spec)).digest
+        except (TfsearchError, ValueError, KeyError, TypeError) as error:
+            yield Problem("verify.damaged-row", f"launch {row.digest}", f"cannot be read: {error}")
+            continue
+        if found != row.digest:
+            yield _wrong_digest(f"launch {row.digest}", row.digest)
     table = schema.devices
     columns = [table.c.key, table.c.id, *(c for c in table.c if c.name not in ("id", "key"))]
     labels = {"name": "device_name", "features": "device_features"}

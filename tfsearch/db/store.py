@@ -8,7 +8,7 @@ from typing import Any
 
 from sqlalchemy import Connection, Select, select, update
 
-from tfsearch.core.errors import InternalError
+from tfsearch.core.errors import InternalError, NotRecordedError
 from tfsearch.core.launch import LaunchSpec
 from tfsearch.core.records import (
     BuildRecord,
@@ -264,23 +264,27 @@ class Store:
         """The winner of the latest matching final; ``None`` when there is no final.
 
         Only a trial with status ok whose verification passed is ever returned.
+        ``NotRecordedError`` (``db.altered-record``) when it is not what was recorded.
         """
 
         def work(connection: Connection) -> StoredTrial | None:
             row = _latest(connection, query.workload.key, *_fields(query))
-            return None if row is None else _trial(connection, row.winner_id)
+            return None if row is None else _servable(connection, row.winner_id, query)
 
         return self._database.read(work)
 
     def fastest_verified(self, query: BestQuery) -> StoredTrial | None:
-        """The verified trial with the smallest median, final or not; censored ones do not count."""
+        """The verified trial with the smallest median, final or not; censored ones do not count.
+
+        ``NotRecordedError`` as for :meth:`best`.
+        """
 
         def work(connection: Connection) -> StoredTrial | None:
             values, build = _fields(query)
             given, statement = _given(values, build, statements.fastest_select)
             parameters = {"workload": query.workload.key, **given}
             found = connection.execute(statement, parameters).scalar()
-            return None if found is None else _trial(connection, found)
+            return None if found is None else _servable(connection, found, query)
 
         return self._database.read(work)
 
@@ -346,11 +350,11 @@ class Store:
         return spec.digest
 
     def launch(self, digest: str) -> LaunchSpec | None:
-        """A launch specification by digest."""
+        """A launch specification by digest; one that was altered is not there."""
         table = schema.launches
         query = select(table.c.spec).where(table.c.digest == digest)
         found = self._all(query, lambda row: LaunchSpec.from_json(codec.load(row.spec)))
-        return found[0] if found else None
+        return next((spec for spec in found if spec.digest == digest), None)
 
     def record_proof(self, record: ProofRecord) -> None:
         """Record a verdict; a later one on the same shape by the same prover replaces it."""
@@ -435,6 +439,24 @@ def _stored(row: codec.AnyRow) -> StoredTrial:
 def _trial(connection: Connection, trial_id: int) -> StoredTrial | None:
     row = connection.execute(statements.TRIAL_BY_ID, {"trial": trial_id}).first()
     return None if row is None else _stored(row)
+
+
+def _servable(connection: Connection, trial_id: int, query: BestQuery) -> StoredTrial | None:
+    """A trial for a question, if its row is still the one that was written for it.
+
+    Its fields decide which executable is loaded, so an edited row must not be believed.
+    """
+    row = connection.execute(statements.TRIAL_BY_ID, {"trial": trial_id}).first()
+    if row is None:
+        return None
+    stored = _stored(row)
+    if stored.trial.workload != query.workload.key or codec.content(stored.trial) != row.content:
+        raise NotRecordedError(
+            "db.altered-record",
+            f"trial {trial_id} was altered after it was recorded and is not served; run tfsearch "
+            "tune again (tfsearch db verify shows what else was altered)",
+        )
+    return stored
 
 
 def _fields(query: BestQuery) -> tuple[dict[str, Any], dict[str, Any]]:
