@@ -48,9 +48,9 @@ class DotFacts:
         compulsory = sum(i.type.bytes for i in c.program.inputs) + out
         kind = dot.dtype.value
         flops = 2.0 * c.m * c.n * c.k * dot.outer
-        phase = Phase("main", *_Busiest(self, points).main())
+        phases = _Busiest(self, points).phases()
         return Facts(
-            (phase,), points.column("units"), {kind: flops}, float(compulsory), self._counts(points)
+            phases, points.column("units"), {kind: flops}, float(compulsory), self._counts(points)
         )
 
     def _counts(self, points: Points) -> dict[str, Column]:
@@ -96,8 +96,11 @@ class _Busiest:
         self.row_bytes = dot.contraction.k * dot.side(dot.row).dtype.bytes
         self.column_bytes = dot.contraction.k * dot.side(dot.column).dtype.bytes
 
-    def main(self) -> tuple[dict[str, Column], dict[str, Column], Column]:
-        """Cycles by pipe, bytes by level, and cycles that nothing hides."""
+    def phases(self) -> tuple[Phase, Phase]:
+        """The row tiles that meet the columns first, and those that meet them again.
+
+        They take turns, so that memory rests while columns come from a cache.
+        """
         busy = np.zeros(len(self.points))
         overhead = np.zeros(len(self.points))
         for row_count, rows in ((self.r.full, self.rows), (self.r.rest > 0, self.r.rest)):
@@ -108,7 +111,12 @@ class _Busiest:
                 tiles = row_count * column_count * self.outer
                 busy = busy + tiles * self._products(rows, columns)
                 overhead = overhead + tiles * self._finish(rows, columns)
-        return {"issue": busy}, self._traffic(), overhead
+        share = 1.0 / self.r.tiles
+        first, again = self._traffic(share)
+        return (
+            Phase("first rows", {"issue": busy * share}, first, overhead * share),
+            Phase("other rows", {"issue": busy * (1 - share)}, again, overhead * (1 - share)),
+        )
 
     def _products(self, rows: Column, columns: Column) -> Column:
         """Cycles of a tile's loop over k: its busiest pipe, or the wait for the last sum."""
@@ -134,27 +142,30 @@ class _Busiest:
         )
         return rows * columns * each + rows * -(-columns // lanes) * moved + TILE_OVERHEAD
 
-    def _traffic(self) -> dict[str, Column]:
-        """Every factor once from where it lives, and again from where its last use left it."""
-        traffic = Traffic([USABLE * size for size in self.owner.kit.caches], len(self.points))
-        all_rows = self.r.total * self.row_bytes
-        all_columns = self.c.total * self.column_bytes
+    def _traffic(self, share: Column) -> tuple[dict[str, Column], dict[str, Column]]:
+        """Every factor once from where it lives, and again from where its last use left it.
+
+        ``share`` is the part of a unit's row tiles that are first.
+        """
+        caches = [USABLE * size for size in self.owner.kit.caches]
+        first, again = (Traffic(caches, len(self.points)) for _ in range(2))
+        all_rows = self.r.total * self.row_bytes * self.outer
+        all_columns = self.c.total * self.column_bytes * self.outer
         out = sum(t.bytes for t in self.owner.dot.contraction.program.output_types)
-        share = out / self.points.column("units")
-        home = traffic.level((all_rows + all_columns) * self.outer + share)
+        results = out / self.points.column("units")
+        home = first.level(all_rows + all_columns + results)
         one_row, one_column = self.rows * self.row_bytes, self.columns * self.column_bytes
         outside = self.points.labels("order") == COLUMNS_OUTSIDE
         near = one_row + one_column
-        again_rows = np.where(outside, all_rows + one_column, near)
-        again_columns = np.where(outside, near, all_columns + one_row)
-        for amount, times, reach in (
-            (all_rows, self.c.tiles, again_rows),
-            (all_columns, self.r.tiles, again_columns),
-        ):
-            traffic.add(home, amount * self.outer * self._crowded())
-            traffic.add(traffic.level(reach), amount * self.outer * (times - 1))
-        traffic.write(home, share, np.zeros(len(self.points), dtype=bool))
-        return traffic.moved()
+        rows_reach = first.level(np.where(outside, all_rows / self.outer + one_column, near))
+        columns_reach = first.level(np.where(outside, near, all_columns / self.outer + one_row))
+        first.add(home, all_columns * self._crowded())
+        again.add(columns_reach, all_columns * (self.r.tiles - 1))
+        for traffic, part in ((first, share), (again, 1 - share)):
+            traffic.add(home, all_rows * part)
+            traffic.add(rows_reach, all_rows * part * (self.c.tiles - 1))
+            traffic.write(home, results * part, np.zeros(len(self.points), dtype=bool))
+        return first.moved(), again.moved()
 
     def _crowded(self) -> Column:
         """How many times lines of the columns come from afar: columns that share sets.
