@@ -33,6 +33,7 @@ POINT = {
 }  # fmt: skip
 COLLIDING = ["int", "unit", "args", "restrict", "acc", "NAN", "INFINITY", "i", "tfs_workspace"]
 COLLIDING += ["float", "long", "main", "return", "tfs_f32x1", "uint16_t", "row"]
+COLLIDING += ["__LINE_", "__x86_64_", "_", "__"]
 
 
 def contraction() -> tuple[Module, str]:

@@ -2,6 +2,7 @@ import numpy as np
 import pytest
 
 from tests.measure.helpers import gemm_text, workload
+from tfsearch.core.errors import RequestError
 from tfsearch.ir.dtypes import DType
 from tfsearch.ir.hir.text import parse_program
 from tfsearch.measure.inputs import Pass, make_inputs, pass_a_limit
@@ -112,3 +113,40 @@ def test_long_sums_are_exact_in_pass_a_for_every_type(dtype):
     assert case.expected["c"].exact
     narrow = DType(dtype).numpy
     assert np.array_equal(case.expected["c"].ref, case.expected["c"].ref.astype(narrow))
+
+
+@pytest.mark.parametrize("literal", ["inf", "-inf", "nan"])
+def test_outputs_that_constants_make_infinite_need_no_smaller_inputs(literal):
+    text = f"""program main(x: f32[64]) -> (y: f32[64], z: f32[64]) {{
+  %1 = const {{value = {literal}}} : f32[]
+  %2 = broadcast(%1) {{dims = []}} : f32[64]
+  %3 = gt(%0, %2) : bool[64]
+  %4 = const {{value = 0.0}} : f32[]
+  %5 = broadcast(%4) {{dims = []}} : f32[64]
+  %6 = gt(%0, %5) : bool[64]
+  %7 = select(%6, %0, %2) : f32[64]
+  %8 = exp(%0) : f32[64]
+  return %7, %8
+}}
+"""
+    case = HirOracle(workload(program=text)).case(Pass.RANGE, 0)
+    y, z = (case.expected[name].ref for name in "yz")
+    wanted = case.inputs["x"] <= 0
+    assert wanted.any()
+    assert np.array_equal(~np.isfinite(y), wanted)
+    assert np.isfinite(z).all()
+    assert np.abs(case.inputs["x"]).max() > 1
+
+
+def test_a_program_that_overflows_on_every_input_is_the_callers_to_change():
+    text = """program main(x: i8[8]) -> (y: i8[8]) {
+  %1 = const {value = 127} : i8[]
+  %2 = broadcast(%1) {dims = []} : i8[8]
+  %3 = add(%2, %2) : i8[8]
+  %4 = add(%0, %3) : i8[8]
+  return %4
+}
+"""
+    with pytest.raises(RequestError) as caught:
+        HirOracle(workload(program=text)).case(Pass.NORMAL, 0)
+    assert caught.value.code == "measure.inputs"

@@ -190,6 +190,16 @@ def test_a_value_used_twice_is_computed_once_a_place() -> None:
     assert sum("load" in name for name in calls(module)) == fragments
 
 
+def test_programs_deeper_than_the_python_stack_are_computed() -> None:
+    def deep(x: Tensor) -> Tensor:
+        for step in range(480):
+            x = lang.where(x > 0.5, x - 0.25, x) if step % 7 == 0 else x + 0.125
+        return x
+
+    program = program_of(deep, x=full())
+    checked(Rows(program).module(16), program)
+
+
 def test_tails_use_partial_atoms_and_whole_fragments_do_not() -> None:
     program = PROGRAMS["arithmetic"]()
     names = calls(Rows(program).module(16))

@@ -121,8 +121,13 @@ class KernelEmitter:
         return self._lines
 
     def _pointer(self, buffer: Buffer) -> str:
-        """C name of a memory buffer; a suffix keeps users' names off keywords and locals."""
-        return f"{buffer.name}_" if buffer.space is MemorySpace.GLOBAL else buffer.name
+        """C name of a memory buffer; a suffix keeps users' names off keywords and locals.
+
+        Names that start with an underscore get one under which no compiler has a macro.
+        """
+        if buffer.space is not MemorySpace.GLOBAL:
+            return buffer.name
+        return f"{buffer.name}_p" if buffer.name.startswith("_") else f"{buffer.name}_"
 
     def _line(self, text: str) -> None:
         self._lines.append("  " * self._depth + text)

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from tfsearch.core.errors import InternalError, RequestError
+from tfsearch.core.errors import RequestError
 from tfsearch.core.records import WorkloadRecord
 from tfsearch.ir.hir.bounds import evaluate_bounds
 from tfsearch.ir.hir.evaluate import evaluate
@@ -56,14 +56,28 @@ class HirOracle:
             inputs = self._inputs(which, seed, constant_seed, limit, 1.0)
             return Case(inputs, self._exact(inputs))
         for scale in _SCALES:
-            limit = max(1, int(pass_a_limit(self.program, LARGEST_INTEGER) * scale))
-            inputs = self._inputs(which, seed, constant_seed, limit, scale)
-            expected = self._bounded(inputs)
-            if expected is not None and (which is not Pass.RANGE or self._has_room(expected)):
-                return Case(inputs, expected)
-        raise InternalError(
-            "measure.inputs", f"no scale of pass {which.value} keeps {self.program.name} in range"
+            case = self._scaled(which, seed, constant_seed, scale)
+            if case is not None and (which is not Pass.RANGE or self._has_room(case)):
+                return case
+        # Constants of the program may make an output infinite or NaN whatever the inputs are.
+        least = self._scaled(which, seed, constant_seed, _SCALES[-1])
+        for scale in _SCALES if least is not None else ():
+            case = self._scaled(which, seed, constant_seed, scale)
+            if case is not None and self._has_room(case, least):
+                return case
+        raise RequestError(
+            "measure.inputs",
+            f"every input of pass {which.value} drives a value of {self.program.name} beyond its "
+            "type, however small it is; use a wider type",
         )
+
+    def _scaled(
+        self, which: Pass, seed: int, constant_seed: int | None, scale: float
+    ) -> Case | None:
+        limit = max(1, int(pass_a_limit(self.program, LARGEST_INTEGER) * scale))
+        inputs = self._inputs(which, seed, constant_seed, limit, scale)
+        expected = self._bounded(inputs)
+        return None if expected is None else Case(inputs, expected)
 
     def _inputs(
         self, which: Pass, seed: int, constant_seed: int | None, limit: int, scale: float
@@ -99,10 +113,18 @@ class HirOracle:
             for name, b in zip(names, found, strict=True)
         }
 
-    def _has_room(self, expected: Mapping[str, Expected]) -> bool:
+    def _has_room(self, case: Case, least: Case | None = None) -> bool:
+        """Whether outputs stay well inside of their types; those that are infinite or NaN in
+        ``least`` too need not.
+        """
         types = signature(self.program)
-        return all(
-            not types[name].dtype.is_float
-            or bool((np.abs(item.ref) <= _HEADROOM * largest_finite(types[name].dtype)).all())
-            for name, item in expected.items()
-        )
+        for name, item in case.expected.items():
+            if not types[name].dtype.is_float:
+                continue
+            fits = np.abs(item.ref) <= _HEADROOM * largest_finite(types[name].dtype)
+            if least is not None:
+                other = least.expected[name].ref
+                fits |= ~np.isfinite(other) & np.isclose(item.ref, other, equal_nan=True)
+            if not fits.all():
+                return False
+        return True

@@ -34,6 +34,7 @@ from tfsearch.ir.tir.expr import Const, Expr, ExprLike, as_expr
 from tfsearch.ir.tir.nodes import Buffer, MemorySpace, Scalar, Window, window
 
 _MOVES = frozenset({OpKind.BROADCAST, OpKind.TRANSPOSE, OpKind.RESHAPE})
+_FUSED = _MOVES | {OpKind.UNARY, OpKind.BINARY, OpKind.CAST}
 Axis = str | None
 Labels = tuple[Axis, ...]
 """Per dimension of a value: the axis of the domain it runs along; None for extent one."""
@@ -83,6 +84,14 @@ def _reshaped_labels(program: Program, value: int, labels: Labels) -> Labels:
     for to, come in pairs:
         found[come] = labels[to]
     return tuple(found)
+
+
+def _comparison(program: Program, value: int, labels: Labels) -> tuple[int, Labels]:
+    """What a condition compares, under the moves around it, and the labels there."""
+    while program.ops[value].kind in _MOVES:
+        labels = operand_labels(program, value, labels)[0]
+        value = program.ops[value].operands[0]
+    return value, labels
 
 
 @dataclass(frozen=True)
@@ -173,12 +182,35 @@ class FragmentTile:
 
     def value(self, value: int, labels: Labels) -> Window:
         """Register window of a value whose dimensions run along ``labels``."""
-        if value in self.leaves:
-            return self.leaves[value]
-        key = (value, labels)
-        if key not in self._known:
-            self._known[key] = self._evaluate(value, labels)
-        return self._known[key]
+        # A list instead of recursion: programs may be deeper than Python's stack.
+        wanted = [(value, labels)]
+        while wanted:
+            key = wanted[-1]
+            missing = () if self._found(*key) else self._missing(*key)
+            if missing:
+                wanted.extend(reversed(missing))
+                continue
+            wanted.pop()
+            if not self._found(*key):
+                self._known[key] = self._evaluate(*key)
+        return self.leaves[value] if value in self.leaves else self._known[value, labels]
+
+    def _found(self, value: int, labels: Labels) -> bool:
+        return value in self.leaves or (value, labels) in self._known
+
+    def _missing(self, value: int, labels: Labels) -> list[tuple[int, Labels]]:
+        """Operands that :meth:`_evaluate` will ask for and nothing has computed, in its order."""
+        program = self.owner.program
+        op = program.ops[value]
+        if op.kind is OpKind.SELECT:
+            needed = [(o, labels) for o in op.operands[1:]]
+            compare, along = _comparison(program, op.operands[0], labels)
+            needed += [(o, along) for o in program.ops[compare].operands]
+        elif op.kind in _FUSED:
+            needed = list(zip(op.operands, operand_labels(program, value, labels), strict=True))
+        else:
+            needed = []
+        return [key for key in needed if not self._found(*key)]
 
     def know(self, value: int, labels: Labels, window: Window) -> None:
         """Say where a value that runs along ``labels`` is already."""
@@ -289,9 +321,7 @@ class FragmentTile:
         program = self.owner.program
         condition, yes, no = program.ops[value].operands
         x, y = self.value(yes, labels), self.value(no, labels)
-        while program.ops[condition].kind in _MOVES:
-            labels = operand_labels(program, condition, labels)[0]
-            condition = program.ops[condition].operands[0]
+        condition, labels = _comparison(program, condition, labels)
         compare = program.ops[condition]
         if not isinstance(compare.attrs, CompareAttrs):
             raise RequestError("recipe.select", "a select must choose by a comparison")
