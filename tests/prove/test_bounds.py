@@ -51,7 +51,8 @@ def test_without_any_budget_nothing_illegal_is_accepted(kernel):
 def test_symbolic_bounds_hold_at_every_point(data):
     scope, names, values = Scope(3), [UNIT], [{UNIT: unit} for unit in range(3)]
     for name in ("i", "j"):
-        start, stop = data.draw(exprs(names, 1)), data.draw(exprs(names, 2))
+        start = data.draw(exprs(names, 1))
+        stop = start + maximum(data.draw(exprs(names, 2)), data.draw(st.integers(0, 2)))
         step = data.draw(st.integers(1, 3))
         scope.loop(name, scope.form(start), scope.form(stop), step, static=False)
         values = [
