@@ -100,16 +100,22 @@ class Workload:
         return replace(self, program=self.program.bind(known), options={**self.options, **known})
 
 
-def check_memory(op: str, program: Program) -> None:
-    """Refuse programs whose arguments exceed :data:`MAX_BYTES` at their largest sizes."""
+def check_memory(
+    op: str, program: Program, limit: int = MAX_BYTES, holder: str = "any machine"
+) -> None:
+    """Refuse programs whose arguments exceed ``limit`` bytes at their largest sizes.
+
+    ``holder`` is what has that much memory, for the message. Raises ``RequestError``
+    (``workload.too-large``).
+    """
     largest = {name: r.largest for name, r in program.ranges.items()}
     types = [i.type for i in program.inputs] + list(program.output_types)
     total = sum(t.bind(largest).bytes for t in types)
-    if total > MAX_BYTES:
+    if total > limit:
         raise RequestError(
             "workload.too-large",
-            f"{op}: its arguments take {total} bytes, beyond the memory of any machine "
-            f"(limit {MAX_BYTES})",
+            f"{op}: its arguments take {total} bytes, beyond the memory of {holder} "
+            f"(limit {limit})",
         )
 
 

@@ -10,7 +10,7 @@ from tfsearch.core import keys
 from tfsearch.core.errors import RequestError
 from tfsearch.core.records import ParamValue, WorkloadRecord
 from tfsearch.db.records import BestQuery, SessionFields
-from tfsearch.ir.workload import Workload
+from tfsearch.ir.workload import Workload, check_memory
 from tfsearch.measure.job import Limits
 from tfsearch.measure.job import protocol as protocol_named
 from tfsearch.plugin import identity, registry
@@ -153,11 +153,14 @@ class Plan:
 def resolve(request: TuneRequest) -> Plan:
     """Find the target, device and compiler, and bind the workload.
 
-    ``RequestError`` for unknown names and rejected flags, ``UnavailableError`` for an absent
-    device or compiler.
+    ``RequestError`` for unknown names, rejected flags, and arguments beyond the device's memory;
+    ``UnavailableError`` for an absent device or compiler.
     """
     target = registry.get(request.target) if request.target else registry.best_present()
     device = registry.device(target, request.device)
+    workload, record = request.workload, device.record
+    if record.memory_bytes:
+        check_memory(workload.op, workload.program, record.memory_bytes, record.name)
     compiler = target.compiler(request.toolchain)
     compiler.check_flags(request.flags)
     problem = target.problem(request.workload, device)
