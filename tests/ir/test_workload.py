@@ -163,7 +163,7 @@ def test_a_python_function_is_traced_with_its_options(model, capsys):
     workload = load_traced(model, "ffn_up", {"m": "32", "dtype": "bf16"})
     assert workload.op == "model.py:ffn_up"
     assert workload.program.inputs[0].type.sizes == (32, 64)
-    assert workload.record.dims == {"m": "32"}
+    assert workload.record.dims == {"m": 32}
     assert capsys.readouterr().out == ""
     assert load_traced(model, "ffn_up", {"m": "1..8", "dtype": "f32"}).program.ranges
 

@@ -90,7 +90,16 @@ def _lines(document: Mapping[str, Any]) -> list[str]:
         f"rejected   {sum(rejected.values())}",
     ]
     lines += table(
-        ((str(count), code, reasons[code]) for code, count in rejected.items()), "           "
+        (
+            (str(count), code, _plain(reasons[code]))
+            for code, count in sorted(rejected.items(), key=lambda item: -item[1])
+        ),
+        "           ",
     )
-    lines += [f"refused    {r['code']}: {r['message']}" for r in document["refusals"]]
+    lines += [f"refused    {r['where']}: {r['message']}" for r in document["refusals"]]
     return lines
+
+
+def _plain(reason: str) -> str:
+    """A reason without one point's numbers: its parameters by name."""
+    return reason.replace("{", "").replace("}", "")

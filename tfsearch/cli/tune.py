@@ -101,7 +101,9 @@ def _lines(report: TuneReport) -> list[str]:
     if report.baseline is not None:
         base = report.baseline
         lines.append(
-            f"baseline   {base.name} {microseconds(base.median_us)}, speedup {base.speedup:.3f}"
+            f"baseline   {base.name} {microseconds(base.median_us)} beside "
+            f"{microseconds(base.winner_us)} in one run: speedup {base.speedup:.3f} "
+            f"[{base.speedup_ci[0]:.3f}, {base.speedup_ci[1]:.3f}]"
         )
     elif report.baseline_note:
         lines.append(f"baseline   none: {report.baseline_note}")
@@ -124,8 +126,7 @@ def time_text(median_us: float | None, ci_us: tuple[float, float] | None) -> str
     """A median with its 95 % interval."""
     if median_us is None or ci_us is None:
         return microseconds(median_us)
-    half = (ci_us[1] - ci_us[0]) / 2 / median_us if median_us else 0.0
-    return f"{microseconds(median_us)} ±{half:.1%}"
+    return f"{microseconds(median_us)} [{microseconds(ci_us[0])}, {microseconds(ci_us[1])}]"
 
 
 def rate_text(best: Any) -> str:

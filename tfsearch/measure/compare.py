@@ -55,6 +55,10 @@ from tfsearch.measure.statistics import (
 )
 
 LEAST_ROUNDS = 20
+FEWEST_ROUNDS = 6
+"""Below this many rounds the extremes of the samples are no 95 % interval of the median."""
+PATIENCE = 4
+"""How many budgets may be spent to reach them."""
 BEATEN = 1.05
 """A participant whose whole interval lies above this ratio sits out the remaining rounds."""
 TIE = 0.005
@@ -154,6 +158,7 @@ class _Round:
     def run(self) -> None:
         """Take groups until decided, out of budget, or at the limit of rounds."""
         deadline = time.monotonic() + self.limits.budget_s
+        last = deadline + (PATIENCE - 1) * self.limits.budget_s
         while self.active and not self.stopped:
             self.groups.append(self.bench.group(self.active))
             if self.bench.groups <= EARLY_CHECKS:
@@ -166,10 +171,15 @@ class _Round:
                 break
             if sum(len(group.times_us) for group in self.groups) >= self.limits.most:
                 self.stopped = "most"
-            elif time.monotonic() >= deadline:
+            elif time.monotonic() >= (deadline if self._enough else last):
                 self.stopped = "budget"
         for column in list(self.active):
             self._check(column)
+
+    @property
+    def _enough(self) -> bool:
+        """Whether there are as many rounds as a 95 % interval of a median needs."""
+        return sum(len(group.times_us) for group in self.groups) >= FEWEST_ROUNDS
 
     @property
     def split(self) -> Split:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import hashlib
 import os
@@ -55,9 +56,11 @@ class DeviceLock:
                 raise
         finally:
             os.close(turnstile)
-        os.ftruncate(lock, 0)
-        os.pwrite(lock, str(os.getpid()).encode(), 0)
         self._held = lock
+        # The holder's name is for the messages of those who wait; a full disk takes no name.
+        with contextlib.suppress(OSError):
+            os.ftruncate(lock, 0)
+            os.pwrite(lock, str(os.getpid()).encode(), 0)
 
     def release(self) -> None:
         """Let the next one have the device; nothing happens when it is not held."""

@@ -120,7 +120,17 @@ def run_baseline(
     if measurement is None or standing.ratio is None:
         outcome = standing.outcome
         return None, f"{baseline.name}: {outcome.status.value}: {outcome.message}"
-    return BaselineResult(baseline.name, measurement.median_us, standing.ratio), ""
+    ours = comparison.standings[0].outcome.measurement
+    return (
+        BaselineResult(
+            baseline.name,
+            measurement.median_us,
+            standing.ratio,
+            standing.ratio_ci or (standing.ratio, standing.ratio),
+            winner_us=measurement.median_us if ours is None else ours.median_us,
+        ),
+        "",
+    )
 
 
 def _surviving(

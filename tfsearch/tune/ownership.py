@@ -32,7 +32,7 @@ def is_gone(owner: str) -> bool:
         return True
     except PermissionError:
         return False  # it lives, as another user's process
-    return _started(int(pid)) != rest
+    return _started(int(pid)) != rest  # also when it ended and nobody has waited for it
 
 
 def work_folder() -> Path:
@@ -58,10 +58,14 @@ def _is_own(folder: Path) -> bool:
 
 
 def _started(pid: int) -> str:
-    """Start time in clock ticks since boot; "" where the system does not tell."""
+    """Start time in clock ticks since boot; "" where the system does not tell, "ended" of a zombie.
+
+    Containers often run without an init process that waits for orphans, so zombies may stay.
+    """
     try:
         text = Path(f"/proc/{pid}/stat").read_text()
     except OSError:
         return ""
-    # proc(5): field 22, counted after the command name, which may hold blanks and brackets.
-    return text.rpartition(")")[2].split()[19]
+    # proc(5): fields 3 and 22, counted after the command name, which may hold blanks and brackets.
+    fields = text.rpartition(")")[2].split()
+    return "ended" if fields[0] in ("Z", "X") else fields[19]

@@ -89,11 +89,18 @@ class Best:
 
 @dataclass(frozen=True)
 class BaselineResult:
-    """The baseline beside the winner; ``speedup`` = time(baseline) / time(winner)."""
+    """The baseline beside the winner, from one run of interleaved pairs.
+
+    ``speedup`` = time(baseline) / time(winner), the median over pairs with its 95 % interval;
+    ``winner_us`` is the winner's median in that run, which a busy machine makes differ from
+    that of the final.
+    """
 
     name: str
     median_us: float
     speedup: float
+    speedup_ci: tuple[float, float]
+    winner_us: float
 
     def to_json(self) -> dict[str, Any]:
         """The fields as the command line prints them."""

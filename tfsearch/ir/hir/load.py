@@ -51,11 +51,14 @@ def load_traced(
     inputs = _input_types(fn, where, options)
     with _user_code("program.trace-failed", f"tracing {where} failed"):
         program = trace(fn, inputs, function)
-    labels: dict[str, OptionValue] = {
-        n: v if isinstance(v, int) and not isinstance(v, bool) else str(v)
-        for n, v in options.items()
-    }
+    labels = {name: _label(value) for name, value in options.items()}
     return Workload(program, where, labels, accuracy, reproducible, alignment, constant_inputs)
+
+
+def _label(value: str | int | bool) -> OptionValue:
+    """An option as people see it: sizes are numbers whoever gave them."""
+    text = str(value)
+    return int(text) if text.isdecimal() and text.isascii() else text
 
 
 @contextlib.contextmanager
