@@ -1,3 +1,4 @@
+import errno
 import fcntl
 import os
 import threading
@@ -28,6 +29,16 @@ def test_a_second_holder_waits_for_a_bounded_time_and_learns_who_holds_it(tmp_pa
         with pytest.raises(UnavailableError, match=f"process {os.getpid()}") as found:
             lock(tmp_path, wait_s=0.05).acquire()
         assert found.value.exit_code == 5
+    lock(tmp_path, wait_s=0.05).acquire()
+
+
+def test_a_full_disk_keeps_nobody_from_the_device(tmp_path, monkeypatch):
+    def full(*_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "pwrite", full)
+    with lock(tmp_path), pytest.raises(UnavailableError, match="another process"):
+        lock(tmp_path, wait_s=0.05).acquire()
     lock(tmp_path, wait_s=0.05).acquire()
 
 

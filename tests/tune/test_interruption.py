@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -168,3 +169,19 @@ def test_owner_names_tell_a_reused_process_id_from_the_process() -> None:
     assert is_gone(f"{host}:{pid}:{started}0")
     assert not is_gone(f"elsewhere:{pid}:{started}0")
     assert not is_gone("")
+
+
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="needs /proc")
+def test_a_killed_process_that_nobody_waited_for_is_gone() -> None:
+    child = subprocess.Popen(
+        [sys.executable, "-c", "from tfsearch.tune.ownership import own_name; print(own_name());"
+         "input()"],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT,
+    )  # fmt: skip
+    assert child.stdout is not None
+    owner = child.stdout.readline().strip()
+    assert not is_gone(owner)
+    os.kill(child.pid, signal.SIGKILL)
+    os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)  # it has ended and is still listed
+    assert is_gone(owner)
+    child.communicate()
