@@ -1,8 +1,10 @@
 import errno
 import fcntl
 import os
+import tempfile
 import threading
 import time
+from pathlib import Path
 
 import pytest
 
@@ -40,6 +42,34 @@ def test_a_full_disk_keeps_nobody_from_the_device(tmp_path, monkeypatch):
     with lock(tmp_path), pytest.raises(UnavailableError, match="another process"):
         lock(tmp_path, wait_s=0.05).acquire()
     lock(tmp_path, wait_s=0.05).acquire()
+
+
+def test_a_folder_that_cannot_be_written_keeps_nobody_from_the_device(tmp_path, monkeypatch):
+    real = os.open
+    home = tmp_path / "home"
+
+    def read_only(path, *rest):
+        if home in Path(path).parents:
+            raise OSError(errno.EROFS, "Read-only file system")
+        return real(path, *rest)
+
+    monkeypatch.setattr(os, "open", read_only)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    with lock(home), pytest.raises(UnavailableError, match=f"process {os.getpid()}"):
+        lock(home, wait_s=0.05).acquire()
+    with lock(home):
+        pass
+
+
+def test_a_lock_file_that_is_a_link_is_not_followed(tmp_path):
+    with lock(tmp_path):
+        pass
+    for path in tmp_path.iterdir():
+        path.rename(tmp_path / "elsewhere")
+        path.symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(UnavailableError) as found:
+        lock(tmp_path).acquire()
+    assert found.value.code == "device.lock"
 
 
 def test_different_devices_do_not_wait_for_one_another(tmp_path):

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import hashlib
 import os
+import tempfile
 import time
 from pathlib import Path
 from types import TracebackType
@@ -13,6 +15,7 @@ from types import TracebackType
 from tfsearch.core.errors import UnavailableError
 
 _POLL_S = 0.005
+_UNWRITABLE = (errno.EROFS, errno.EACCES, errno.EPERM, errno.ENOSPC, errno.EDQUOT)
 
 
 class DeviceLock:
@@ -20,14 +23,15 @@ class DeviceLock:
 
     Two files make it fair: whoever waits for the lock holds the turnstile, so a process that
     has just released the device cannot take it again before the one that waits. The locks
-    belong to open files and go away with the process that holds them, however it ends.
+    belong to open files and go away with the process that holds them, however it ends. Where
+    ``folder`` cannot be written they lie in a folder of this user's among the temporary files.
     """
 
     def __init__(self, folder: Path, device: str, *, wait_s: float) -> None:
         self.device = device
         self.wait_s = wait_s
         stem = hashlib.sha256(device.encode()).hexdigest()[:24]
-        self._paths = (folder / f"{stem}.queue", folder / f"{stem}.lock")
+        self._paths: tuple[Path, ...] = (folder / f"{stem}.queue", folder / f"{stem}.lock")
         self._held: int | None = None
 
     def __enter__(self) -> DeviceLock:
@@ -45,10 +49,10 @@ class DeviceLock:
     def acquire(self) -> None:
         """Wait for the device; ``UnavailableError`` naming the holder after ``wait_s`` seconds."""
         deadline = time.monotonic() + self.wait_s
-        turnstile = self._open(self._paths[0])
+        turnstile = self._open(0)
         try:
             self._wait(turnstile, deadline)
-            lock = self._open(self._paths[1])
+            lock = self._open(1)
             try:
                 self._wait(lock, deadline)
             except BaseException:
@@ -90,12 +94,31 @@ class DeviceLock:
             return f"another process ({error.strerror})"
         return f"process {text}" if text else "another process"
 
-    def _open(self, path: Path) -> int:
+    def _open(self, which: int) -> int:
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            return _open(self._paths[which])
         except OSError as error:
-            raise UnavailableError(
-                "device.lock",
-                f"cannot open the lock file {path} of device {self.device}: {error.strerror}",
-            ) from error
+            if error.errno not in _UNWRITABLE:
+                raise self._cannot_open(which, error) from error
+        # What is measured can still be printed, so the lock moves to where it can be written.
+        spare = Path(tempfile.gettempdir()) / f"tfsearch-locks-{os.geteuid()}"
+        self._paths = tuple(spare / path.name for path in self._paths)
+        try:
+            spare.mkdir(mode=0o700, exist_ok=True)
+            if spare.lstat().st_uid != os.geteuid():
+                raise PermissionError(errno.EPERM, "the folder belongs to another user")
+            return _open(self._paths[which])
+        except OSError as error:
+            raise self._cannot_open(which, error) from error
+
+    def _cannot_open(self, which: int, error: OSError) -> UnavailableError:
+        return UnavailableError(
+            "device.lock",
+            f"cannot open the lock file {self._paths[which]} of device {self.device}: "
+            f"{error.strerror}",
+        )
+
+
+def _open(path: Path) -> int:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
