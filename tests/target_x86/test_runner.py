@@ -174,6 +174,39 @@ def test_the_support_library_is_built_once(tmp_path: Path, monkeypatch: pytest.M
     assert path.stat().st_mtime_ns == before.st_mtime_ns
 
 
+def test_a_cache_that_others_may_write_to_is_not_loaded_from(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    any_compiler()
+    monkeypatch.setenv("TFSEARCH_HOME", str(tmp_path))
+    kept = support.library_path()
+    kept.parent.chmod(0o777)
+    assert tmp_path not in support.library_path().parents
+    kept.parent.chmod(0o700)
+    assert support.library_path() == kept
+    kept.write_bytes(b"another's")
+    kept.chmod(0o666)
+    assert support.library_path() == kept
+    assert kept.read_bytes()[:4] == b"\x7fELF"
+    kept.rename(tmp_path / "another.so")
+    kept.symlink_to(tmp_path / "another.so")
+    assert support.library_path() == kept
+    assert not kept.is_symlink()
+
+
+def test_a_damaged_support_library_is_built_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    any_compiler()
+    monkeypatch.setenv("TFSEARCH_HOME", str(tmp_path))
+    path = support.library_path()
+    whole = path.read_bytes()
+    for damaged in (whole[:1000], whole[:-1] + b"x", b""):
+        path.write_bytes(damaged)
+        assert support.library_path() == path
+        assert path.read_bytes() == whole
+
+
 def test_without_a_writable_cache_it_serves_this_process_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
 import ctypes
+import os
 import shutil
+import stat
 import tempfile
 from collections.abc import Sequence
 from functools import cache
@@ -68,24 +71,62 @@ def provide(path: Path) -> None:
 def library_path() -> Path:
     """The built support library; builds it if this content was not built before.
 
-    It is kept in the user's cache, or for this process alone where that cannot be written. Raises
-    ``UnavailableError`` when it is not there and no compiler is either.
+    It is kept in the user's cache, or for this process alone where that cannot be written or
+    others may write to it. Raises ``UnavailableError`` when it is not there and no compiler is
+    either.
     """
     if _provided:
         return _provided[0]
-    flags = feature_flags([f for f in _USED if f in processor().features])
-    text = clib.support_source()
-    name = keys.digest("support", {"text": text, "flags": list(flags)})[:24]
-    path = settings.load().cache / "x86" / f"support-{name}.so"
-    if path.exists():
-        return path
+    folder = settings.load().cache / "x86"
+    path = folder / _file_name()
+    with contextlib.suppress(OSError):  # where it cannot be made, building says what to do
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    if folder.exists() and not _is_own(folder):
+        return _built(Path(_own_folder()) / path.name)
+    return path if _is_whole(path) else _built(path)
+
+
+def _is_own(path: Path) -> bool:
+    """Whether nobody else can have put it there: it is this user's and others may not write."""
+    found = path.lstat()
+    return (
+        found.st_uid == os.geteuid()
+        and not stat.S_ISLNK(found.st_mode)
+        and not (found.st_mode & (stat.S_IWGRP | stat.S_IWOTH))
+    )
+
+
+def _is_whole(path: Path) -> bool:
+    """Whether the library is there as it was built; loading a cut file ends the process."""
+    try:
+        recorded = path.with_suffix(".sha256").read_text(encoding="ascii", errors="replace")
+        return _is_own(path) and keys.digest_bytes(path.read_bytes()) == recorded
+    except FileNotFoundError:
+        return False
+
+
+def _flags() -> tuple[str, ...]:
+    return feature_flags([f for f in _USED if f in processor().features])
+
+
+def _file_name() -> str:
+    fields = {"text": clib.support_source(), "flags": list(_flags())}
+    return f"support-{keys.digest('support', fields)[:24]}.so"
+
+
+def _built(path: Path) -> Path:
+    """Build the library with the first compiler that can; elsewhere if ``path`` is not writable."""
+    text, flags = clib.support_source(), (*_flags(), "-pthread")
     for toolchain in discover():
         try:
-            result = toolchain.compile_shared(text, flags=(*flags, "-pthread"), out=path)
+            result = toolchain.compile_shared(text, flags=flags, out=path)
         except NotSavedError:
             path = Path(_own_folder()) / path.name
-            result = toolchain.compile_shared(text, flags=(*flags, "-pthread"), out=path)
+            result = toolchain.compile_shared(text, flags=flags, out=path)
         if result.status is Status.OK:
+            digest = keys.digest_bytes(path.read_bytes())
+            with contextlib.suppress(OSError):  # without it the library is built again next time
+                path.with_suffix(".sha256").write_text(digest, encoding="ascii")
             return path
     raise UnavailableError(
         "x86.support",
