@@ -101,7 +101,7 @@ def _is_whole(path: Path) -> bool:
     try:
         recorded = path.with_suffix(".sha256").read_text(encoding="ascii", errors="replace")
         return _is_own(path) and keys.digest_bytes(path.read_bytes()) == recorded
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return False
 
 
