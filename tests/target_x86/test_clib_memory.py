@@ -376,3 +376,30 @@ def test_a_partial_store_of_a_known_length_spares_the_neighbour(tmp_path, compil
         y = np.zeros(32, dtype=MEMORY[mem])
         getattr(lib, f"few_{i}")(pointer(y))
         assert np.array_equal(y.astype(np.float64), np.arange(32) < n), (mem, reg, n)
+
+
+@pytest.mark.parametrize("compiler", ["gcc", "clang", "zig"])
+@pytest.mark.parametrize("level", ["-O2", "-O3"])
+def test_bytes_are_summed_in_several_variables(tmp_path, compiler: str, level: str):
+    """A loop that optimisers like to turn into vector code of their own."""
+    require(compiler)
+    add = "a{0} = tfs_add_i32x1(a{0}, tfs_load_i8_i32x1(x + {1}));"
+    lines = [
+        '#include "maths.h"',
+        "int32_t total(const int8_t* x) {",
+        *(f"  int32_t a{i} = 0;" for i in range(8)),
+        "  for (long s = 0; s < 8; ++s) {",
+        *("    " + add.format(i, f"s * 8 + {i}") for i in range(8)),
+        "  }",
+        *("  " + add.format(i, 64 + i) for i in range(3)),
+        *(
+            f"  a{i} = tfs_add_i32x1(a{i}, a{i + step});"
+            for step in (1, 2, 4)
+            for i in range(0, 8, 2 * step)
+        ),
+        "  return a0;",
+        "}",
+    ]
+    lib = load(tmp_path, "\n".join(lines), compiler, (level,))
+    x = np.random.default_rng(0).integers(-128, 128, 67).astype(np.int8)
+    assert lib.total(pointer(x)) == x.sum(dtype=np.int32)

@@ -38,7 +38,18 @@ TFS_FN uint16_t tfs_narrow_f32x1_bf16(float x) {
   uint32_t r = x == x ? u + 0x7fffu + ((u >> 16) & 1u) : u | 0x400000u;
   return (uint16_t)(r >> 16);
 }
-TFS_FN int32_t tfs_widen_i8_i32x1(int8_t x) { return x; }
+/* gcc 12 vectorises unsigned sums of sign-extended bytes in several variables wrongly: it must not
+ * see where the number comes from. */
+#if defined(__GNUC__) && !defined(__clang__)
+#define TFS_HIDE_INTEGER(x) __asm__("" : "+r"(x))
+#else
+#define TFS_HIDE_INTEGER(x) (void)(x)
+#endif
+TFS_FN int32_t tfs_widen_i8_i32x1(int8_t x) {
+  int32_t wide = x;
+  TFS_HIDE_INTEGER(wide);
+  return wide;
+}
 TFS_FN int8_t tfs_narrow_i32x1_i8(int32_t x) {
   return (int8_t)(x > 127 ? 127 : x < -128 ? -128 : x);
 }
