@@ -91,6 +91,7 @@ class Algebra:
         self.names: list[str] = []
         self.variables: list[frozenset[int]] = []
         self.zero_divisors: list[Form] = []
+        self.dividends: list[Form] = []
         self._interned: dict[tuple[Term, tuple[Form, ...]], int] = {}
         self._depth = 0
 
@@ -117,7 +118,8 @@ class Algebra:
     def form(self, expr: Expr, scope: Mapping[str, Form]) -> Form:
         """The normal form of an expression; ``UnboundError`` for a name outside ``scope``.
 
-        Divisors met on the way that are not positive literals are added to ``zero_divisors``.
+        Divisors met on the way that are not positive literals are added to ``zero_divisors``,
+        what they and others divide, unless it is a literal that is not negative, to ``dividends``.
         """
         if isinstance(expr, Const):
             return (expr.value, ())
@@ -330,6 +332,8 @@ class Algebra:
         return self._term(kind, (left, right))
 
     def _divide(self, left: Form, right: Form, kind: Term) -> Form:
+        if left[1] or left[0] < 0:
+            self.dividends.append(left)
         if not right[1] and right[0] > 0:
             simple = self.quotient if kind is Term.DIVIDE else self.remainder
             return simple(left, right[0])

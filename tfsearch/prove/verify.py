@@ -35,7 +35,7 @@ from tfsearch.ir.tir.nodes import (
 from tfsearch.ir.tir.printer import first_lines, places, print_expr
 from tfsearch.ir.tir.walk import Path, walk
 from tfsearch.prove.dataflow import Written
-from tfsearch.prove.forms import Form, UnboundError
+from tfsearch.prove.forms import Form, UnboundError, scale
 from tfsearch.prove.limits import Limits
 from tfsearch.prove.points import enumerate_points
 from tfsearch.prove.rules_contract import OPERAND_RULES, SIGNATURE_RULES
@@ -351,20 +351,33 @@ class _Checker:
         except UnboundError as error:
             self._refuse("tir.variable-unbound", path, f"variable {error} has no value here")
             return None
-        if algebra.zero_divisors:
-            divisors, algebra.zero_divisors = algebra.zero_divisors, []
-            for divisor in divisors:
-                if self._can_be_zero(divisor):
-                    text = f"{algebra.text(divisor)} divides and can be 0 in {print_expr(expr)}"
-                    self._refuse("tir.division-by-zero", path, text)
-                    return None
-        return form
+        return form if self._divides_well(expr, path) else None
 
-    def _can_be_zero(self, form: Form) -> bool:
-        if self.scope.lower(form) > 0 or self.scope.upper(form) < 0:
+    def _divides_well(self, expr: Expr, path: Path) -> bool:
+        """Whether divisors are positive and what they divide is not negative.
+
+        Targets' languages round other quotients in other directions.
+        """
+        algebra = self.scope.algebra
+        divisors, algebra.zero_divisors = algebra.zero_divisors, []
+        dividends, algebra.dividends = algebra.dividends, []
+        for divisor in divisors:
+            if self._can_be_below(divisor, 1):
+                text = f"{algebra.text(divisor)} divides and can be 0 or less in {print_expr(expr)}"
+                self._refuse("tir.division-by-zero", path, text)
+                return False
+        for dividend in dividends:
+            if self._can_be_below(dividend, 0):
+                text = f"{algebra.text(dividend)} is divided and can be negative in"
+                self._refuse("tir.negative-dividend", path, f"{text} {print_expr(expr)}")
+                return False
+        return True
+
+    def _can_be_below(self, form: Form, least: int) -> bool:
+        if self.scope.at_most(scale(form, -1), -least):
             return False
         points = enumerate_points(self.scope, (form,), self.limits.enumeration_points)
-        return points is None or bool((points.value(self.scope.algebra, form) == 0).any())
+        return points is None or bool((points.value(self.scope.algebra, form) < least).any())
 
     def _site(self, statement: Stmt, path: Path, divergent: str) -> Site:
         return Site(
