@@ -150,6 +150,21 @@ def test_sums_in_another_order_stay_inside_also_of_a_scalar(dims, a, b):
     assert bounds.contains(actual).all()
 
 
+@pytest.mark.parametrize("order", [1, -1])
+def test_products_in_another_order_may_underflow_or_overflow_on_the_way(order):
+    program = trace(lambda x: x.prod(0), {"x": parse_type("f32[40,3]")})
+    x = np.ones((40, 3), np.float32)
+    x[:20, 0], x[20:, 0] = 1e-3, 1e3  # to 0 or to infinity, by the end it starts from
+    x[:10, 1], x[10:20, 1] = 1e-4, 1e4  # near zero, or large
+    (bounds,) = evaluate_bounds(program, {"x": x})
+    with np.errstate(all="ignore"):
+        actual = np.multiply.reduce(x[::order], axis=0)
+    assert np.allclose(bounds.ref, 1.0)
+    assert not np.isclose(actual[:2], 1.0).all()
+    assert bounds.contains(actual).all()
+    assert not bounds.contains(np.full(3, 1.001, np.float32))[2]
+
+
 def test_fast_maths_is_wider_than_precise_and_still_bounded():
     program = trace(lambda x: lang.tanh(x), {"x": parse_type("f32[1000]")})
     inputs = random_inputs(program, 1)

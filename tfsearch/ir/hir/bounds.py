@@ -161,7 +161,8 @@ def _reduce(attrs: ReduceAttrs, x: Interval) -> Interval:
         return intervals.forget(Interval(*ends), lost)
     count = math.prod(x.ref.shape[a] for a in axes)
     if attrs.fn is ReduceFn.PROD:
-        return intervals.product(x, axes, budgets.rounding(attrs.acc))
+        largest = largest_finite(attrs.acc)
+        return intervals.product(x, axes, budgets.rounding(attrs.acc), largest)
     ref = np.sum(x.ref, axis=axes)
     lo = ref if x.is_exact else np.sum(x.lo, axis=axes)
     hi = ref if x.is_exact else np.sum(x.hi, axis=axes)

@@ -180,8 +180,12 @@ def select(condition: Interval, a: Interval, b: Interval) -> Interval:
     return Interval(ref, lo, hi)
 
 
-def product(x: Interval, axes: tuple[int, ...], budget: Budget) -> Interval:
-    """The product over axes, each multiplication rounded; pairs are multiplied first."""
+def product(x: Interval, axes: tuple[int, ...], budget: Budget, largest: float) -> Interval:
+    """The product over axes, each multiplication rounded; pairs are multiplied first.
+
+    A kernel may multiply in any order: what one step loses near zero, later factors enlarge, and
+    where factors above one exceed ``largest`` together, a step may overflow on the way.
+    """
     kept = [i for i in range(x.ref.ndim) if i not in axes]
     shape = [x.ref.shape[i] for i in kept]
 
@@ -204,4 +208,9 @@ def product(x: Interval, axes: tuple[int, ...], budget: Budget) -> Interval:
             np.concatenate([p.hi for p in parts], axis=-1),
         )
     whole = Interval(now.ref[..., 0], now.lo[..., 0], now.hi[..., 0])
-    return widen(whole, Budget(budget.relative * count, budget.absolute * count))
+    if budget.absolute == 0.0:
+        return widen(whole, Budget(budget.relative * count, 0.0))
+    growth = np.prod(np.maximum(flat(x.magnitude), 1.0), axis=-1)
+    widened = widen(whole, Budget(budget.relative * count, 0.0))
+    lost = budget.absolute * count * growth
+    return forget(Interval(widened.ref, widened.lo - lost, widened.hi + lost), growth > largest)
