@@ -8,6 +8,7 @@ from tests.measure.helpers import gemm_text, launch, workload
 from tfsearch.core.launch import ArgumentSpec, EntrySpec, LaunchSpec
 from tfsearch.core.records import Status
 from tfsearch.ir.dtypes import DType
+from tfsearch.measure.buffers import poison
 from tfsearch.measure.host import HostCallable
 from tfsearch.measure.inputs import Pass
 from tfsearch.measure.numerics import Case, Expected, Verifier, check_outputs
@@ -159,6 +160,20 @@ def test_infinities_and_nans_are_right_only_where_expected():
         finding = check_outputs({"y": bad}, expected)
         assert f"[{place}]" in finding.message
         assert "1 of 4" in finding.message
+
+
+def test_a_nan_is_right_where_nothing_is_known_unless_it_is_the_poison():
+    ref = np.array([1.0, np.nan])
+    case = Case(
+        {}, {"y": Expected(ref, np.array([-np.inf, np.nan]), np.array([np.inf, np.nan]), False)}
+    )
+    assert not check_outputs({"y": np.full(2, np.nan, np.float32)}, case).message
+    for place in (0, 1):
+        got = np.full(2, np.nan, np.float32)
+        got[place : place + 1] = poison((1,), got.dtype, 1)
+        finding = check_outputs({"y": got}, case, 1)
+        assert finding.code == "verify.unwritten"
+        assert f"[{place}]" in finding.message
 
 
 def test_overflow_is_right_where_the_bound_rounds_to_infinity():

@@ -249,7 +249,8 @@ def _check_output(name: str, got: Array, expected: Expected, variant: int) -> Fi
     worst, wrong, first = 0.0, 0, -1
     for start in range(0, flat.size, _CHUNK):
         part = slice(start, start + _CHUNK)
-        error = _errors(flat[part], ref[part], lo[part], hi[part], expected.exact)
+        unwritten = bits(flat[part]) == poison_bits(flat.dtype, variant)
+        error = _errors(flat[part], ref[part], lo[part], hi[part], expected.exact, unwritten)
         bad = error > 1.0
         count = int(np.count_nonzero(bad))
         if count and first < 0:
@@ -269,8 +270,13 @@ def _check_output(name: str, got: Array, expected: Expected, variant: int) -> Fi
     return Finding(worst, message, "verify.unwritten" if holds_poison else "verify.wrong")
 
 
-def _errors(got: Array, ref: Array, lo: Array, hi: Array, exact: bool) -> NDArray[np.float64]:
-    """|error| / allowed error per element; anything above 1 (infinity included) is wrong."""
+def _errors(
+    got: Array, ref: Array, lo: Array, hi: Array, exact: bool, unwritten: NDArray[np.bool_]
+) -> NDArray[np.float64]:
+    """|error| / allowed error per element; anything above 1 (infinity included) is wrong.
+
+    ``unwritten``: elements that hold the poison, which is no NaN that a kernel computed.
+    """
     with np.errstate(all="ignore"):
         value = got.astype(np.float64)
         if exact:
@@ -286,6 +292,7 @@ def _errors(got: Array, ref: Array, lo: Array, hi: Array, exact: bool) -> NDArra
     odd = np.flatnonzero(~(error <= 1.0))
     if odd.size:
         right = _odd_right(value[odd], ref[odd], lo[odd], hi[odd], DType.of_numpy(got.dtype))
+        right &= ~(unwritten[odd] & np.isnan(value[odd]))
         error[odd] = np.where(right, 0.0, np.where(np.isnan(error[odd]), np.inf, error[odd]))
     return error
 
@@ -293,9 +300,10 @@ def _errors(got: Array, ref: Array, lo: Array, hi: Array, exact: bool) -> NDArra
 def _odd_right(value: Array, ref: Array, lo: Array, hi: Array, kind: DType) -> NDArray[np.bool_]:
     """Elements outside of their interval that are right all the same.
 
-    NaN where NaN is expected, and infinity where the bound rounds to it.
+    NaN where NaN is expected or nothing is known, and infinity where the bound rounds to it.
     """
-    right = (np.isnan(value) & np.isnan(ref)) | (value == ref)
+    unknown = np.isneginf(lo) & np.isposinf(hi)
+    right = (np.isnan(value) & (np.isnan(ref) | unknown)) | (value == ref)
     if kind.is_float:
         with np.errstate(all="ignore"):
             right |= (value == np.inf) & (round_values(kind, hi) == np.inf)
