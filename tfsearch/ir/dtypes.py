@@ -59,6 +59,10 @@ class DType(Enum):
         bits = {"f64": 53, "f32": 24, "f16": 11, "bf16": 8}.get(self.value)
         return 0.0 if bits is None else 2.0**-bits
 
+    def widens_to(self, other: DType) -> bool:
+        """True when ``other`` is wider and holds every number of this type."""
+        return other in _WIDER.get(self, ())
+
     @staticmethod
     def of_numpy(dtype: np.dtype[Any]) -> DType:
         """The element type of a NumPy dtype; ``KeyError`` if there is none."""
@@ -66,3 +70,11 @@ class DType(Enum):
             if candidate.numpy == dtype:
                 return candidate
         raise KeyError(str(dtype))
+
+
+_WIDER: dict[DType, tuple[DType, ...]] = {
+    DType.BF16: (DType.F32, DType.F64),
+    DType.F16: (DType.F32, DType.F64),
+    DType.F32: (DType.F64,),
+    DType.I8: (DType.I32,),
+}

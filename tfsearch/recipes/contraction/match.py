@@ -166,14 +166,7 @@ def _side(program: Program, value: int, labels: Labels) -> Side:
 def _exact_cast(program: Program, value: int) -> bool:
     """A cast that changes no number can happen on the way into a register."""
     op = program.ops[value]
-    have, want = program.ops[op.operands[0]].type.dtype, op.type.dtype
-    widening = {
-        DType.BF16: (DType.F32, DType.F64),
-        DType.F16: (DType.F32, DType.F64),
-        DType.F32: (DType.F64,),
-        DType.I8: (DType.I32,),
-    }
-    return want in widening.get(have, ())
+    return program.ops[op.operands[0]].type.dtype.widens_to(op.type.dtype)
 
 
 def _labels_from_root(program: Program, root: int, root_labels: Labels, output: int) -> Labels:

@@ -84,16 +84,6 @@ def vector_lanes(unit: MatrixUnit) -> int:
     return max(1, lanes * unit.acc.bits // 32) if lanes > 1 else 1
 
 
-_EXACT = {
-    (DType.BF16, DType.F32),
-    (DType.F16, DType.F32),
-    (DType.F32, DType.F64),
-    (DType.BF16, DType.F64),
-    (DType.F16, DType.F64),
-    (DType.I8, DType.I32),
-}
-
-
 def matrix_units(
     contraction: Contraction, atoms: AtomTable
 ) -> tuple[list[MatrixUnit], list[Refusal]]:
@@ -120,7 +110,7 @@ def _reason(contraction: Contraction, atom: Atom, atoms: AtomTable) -> str:
     if acc is not wanted:
         return f"accumulates in {acc.value}, wanted {wanted.value}"
     for side, takes in ((contraction.a, a), (contraction.b, b)):
-        if side.dtype is not takes and (side.dtype, takes) not in _EXACT:
+        if side.dtype is not takes and not side.dtype.widens_to(takes):
             return f"takes {takes.value}, the factor is {side.dtype.value}"
     return "" if MatrixUnit(atom).is_vector else _tile_reason(contraction, b)
 

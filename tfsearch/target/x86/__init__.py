@@ -14,7 +14,7 @@ from tfsearch.ir.workload import Workload
 from tfsearch.plugin.identity import generator_digest
 from tfsearch.plugin.target import Compiler, Device, Problem
 from tfsearch.prove.limits import Limits
-from tfsearch.target.x86.device import NOMINAL, Processor, document_of, processor
+from tfsearch.target.x86.device import NOMINAL, SELECTOR, Processor, document_of, processor
 
 GENERATOR = (
     "tfsearch.ir",
@@ -23,7 +23,6 @@ GENERATOR = (
     "tfsearch.codegen",
     "tfsearch.target.x86",
 )
-SELECTOR = "cpu"
 NOMINAL_SELECTOR = "nominal"
 VIRTUAL_REGISTERS = 4096
 """Registers that a kernel may name: the compiler allocates real ones, recipes bound live ones."""

@@ -13,6 +13,8 @@ from pathlib import Path
 from tfsearch.atoms.documents import Document, load
 from tfsearch.core.records import DeviceRecord
 
+SELECTOR = "cpu"
+"""How the one device of a machine is named."""
 CPUINFO = Path("/proc/cpuinfo")
 CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
 _UNITS = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}

@@ -12,11 +12,10 @@ import numpy as np
 from tfsearch.core.launch import EntrySpec, LaunchSpec
 from tfsearch.measure.buffers import HostArguments
 from tfsearch.target.x86 import support
-from tfsearch.target.x86.device import processor
+from tfsearch.target.x86.device import SELECTOR, processor
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
-SELECTOR = "cpu"
 PROBE_MS = 2
 PROBE_BYTES = 1 << 24
 WORKSPACE_ALIGNMENT = 4096
