@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import random
 import tempfile
 import time
 from pathlib import Path
@@ -25,7 +26,7 @@ from tfsearch.core.errors import TfsearchError
 from tfsearch.db import ArtifactStore, open_store
 from tfsearch.ir.hir.builtins import build_workload
 from tfsearch.measure.statistics import ratio_interval
-from tfsearch.target.x86.runner import SELECTOR, X86Loaded, make
+from tfsearch.target.x86.runner import SELECTOR, X86Loaded, X86Runner, make
 from tfsearch.tune import TuneRequest, tune
 
 ROWS: dict[str, tuple[tuple[int, int, int], ...]] = {
@@ -64,6 +65,8 @@ ROWS: dict[str, tuple[tuple[int, int, int], ...]] = {
 CAP = 2.0
 PYTHON_FROM = 96
 PYTHON_ROUNDS = 15
+REST_S = 0.05
+"""Seconds between two sides that use several threads."""
 ALIGNMENT = 64
 """Bytes to which the arguments of both are aligned."""
 
@@ -98,8 +101,12 @@ def row(
     times = []
     deadline = time.monotonic() + args.seconds
     index = 0
+    shuffler = random.Random(args.seed)
     while index < 15 or (time.monotonic() < deadline and index < args.rounds):
-        times.append(runner.time(kernels, arguments, batches, 1, cold=False, seed=index)[0])
+        if args.threads == 1:
+            times.append(runner.time(kernels, arguments, batches, 1, cold=False, seed=index)[0])
+        else:
+            times.append(apart(runner, kernels, arguments, batches, shuffler))
         index += 1
     each = np.array(times) / np.array(batches) / 1e3
     ratio = ratio_interval(each[:, 1], each[:, 0])
@@ -120,6 +127,24 @@ def row(
         "tune_s": tune_s,
         "params": dict(report.best.schedule.params),
     }
+
+
+def apart(
+    runner: X86Runner, kernels: Any, arguments: Any, batches: Any, shuffler: random.Random
+) -> list[int]:
+    """One round of batches, each after a rest: threads of the other side spin for a while.
+
+    OpenBLAS's own spin for 2^26 cycles. An untimed batch wakes the threads of the side at hand.
+    """
+    out = [0] * len(kernels)
+    for side in shuffler.sample(range(len(kernels)), len(kernels)):
+        time.sleep(REST_S)
+        for _ in range(2):
+            one = runner.time(
+                [kernels[side]], [arguments[side]], [batches[side]], 1, cold=False, seed=0
+            )
+        out[side] = int(one[0, 0])
+    return out
 
 
 def python_ratio(ours: X86Loaded, bound: Any, calls: int) -> float:

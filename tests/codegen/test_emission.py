@@ -29,7 +29,7 @@ Golden = Callable[[str, str], None]
 POINT = {
     "rows": 2, "columns": 2, "kc": 7, "m_tiles": 2, "n_tiles": 1, "order": "nkm", "inner": "nm",
     "pack_a": "none", "pack_b": "none", "unroll": 2, "stream": False, "units": 2, "grid_m": 1,
-    "grid_o": 1, "grid_k": 1, "prefetch": 0,
+    "grid_o": 1, "grid_k": 1, "prefetch": 0, "finish": "after",
 }  # fmt: skip
 COLLIDING = ["int", "unit", "args", "restrict", "acc", "NAN", "INFINITY", "i", "tfs_workspace"]
 COLLIDING += ["float", "long", "main", "return", "tfs_f32x1", "uint16_t", "row"]

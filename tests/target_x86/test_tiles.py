@@ -115,6 +115,26 @@ CASES: dict[str, tuple[dict[str, Any], bool, dict[str, Any]]] = {
         True,
         {"kc": 64, "pack_b": "ahead"},
     ),
+    "finished-beside": (
+        {"m": 70, "n": 128, "k": 100, "dtype": "bf16", "epilogue": "bias+relu"},
+        False,
+        {"finish": "beside", "columns": 2, "kc": 128},
+    ),
+    "finished-beside-in-the-last-block": (
+        {"m": 48, "n": 160, "k": 150, "dtype": "bf16"},
+        True,
+        {"finish": "beside", "columns": 1, "kc": 64, "pack_b": "ahead"},
+    ),
+    "k-inside": (
+        {"m": 100, "n": 90, "k": 150, "dtype": "bf16"},
+        False,
+        {"order": "nmk", "kc": 64, "rows": 2},
+    ),
+    "k-inside-beside": (
+        {"m": 96, "n": 128, "k": 160, "dtype": "bf16"},
+        False,
+        {"order": "nmk", "kc": 64, "finish": "beside", "pack_a": "none"},
+    ),
     "wide": ({"m": 16, "n": 90, "k": 96, "dtype": "bf16", "epilogue": "residual"}, False, {}),
 }
 

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from tfsearch.core.errors import InternalError
 from tfsearch.core.launch import ArgumentSpec, LaunchSpec
+from tfsearch.core.memory import aligned_bytes
 from tfsearch.ir.dtypes import DType
 
 GUARD_BYTES = 4096
@@ -96,7 +97,10 @@ class GuardedBuffer:
         self.dtype = DType(spec.dtype).numpy
         self._bytes = span_elements(spec.shape, spec.strides) * self.dtype.itemsize
         alignment = max(spec.alignment, self.dtype.itemsize)
-        raw = np.empty(self._bytes + 2 * GUARD_BYTES + 2 * alignment, dtype=np.uint8)
+        space = self._bytes + 2 * GUARD_BYTES + 2 * alignment
+        # Prepared arguments lie where a call's own memory would; others where users' arrays do.
+        kept = spec.io == "prepared"
+        raw = aligned_bytes(space, GUARD_BYTES) if kept else np.empty(space, dtype=np.uint8)
         start = (raw.ctypes.data + GUARD_BYTES) % (2 * alignment)
         offset = GUARD_BYTES + (alignment - start) % (2 * alignment)
         self._offset = offset

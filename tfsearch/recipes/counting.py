@@ -93,13 +93,19 @@ class Traffic:
     def __init__(self, caches: Sequence[float], length: int) -> None:
         self.caches = tuple(caches[: len(LEVELS)])
         self.names = (*LEVELS[: len(self.caches)], MEMORY)
-        self.bytes = {name: np.zeros(length) for name in self.names}
+        self.bytes = {name: np.zeros(length) for name in self.names[1:]}
 
     def level(self, footprint: Column) -> Column:
-        """Position of the innermost level that holds a working set of so many bytes."""
-        return sum(
-            (np.asarray(footprint) > size).astype(np.int64) for size in self.caches
-        ) + np.zeros(np.shape(footprint), np.int64)
+        """Position of the innermost level that holds a working set of so many bytes.
+
+        One number for one footprint, a column for a column.
+        """
+        if np.ndim(footprint) == 0:
+            return sum(int(footprint > size) for size in self.caches)
+        out = np.zeros(np.shape(footprint), np.int8)
+        for size in self.caches:
+            out += np.greater(footprint, size)
+        return out
 
     @property
     def memory(self) -> int:
@@ -107,9 +113,17 @@ class Traffic:
         return len(self.caches)
 
     def add(self, level: Column, amount: Column) -> None:
-        """Move ``amount`` bytes from or to the level at each position."""
-        for position, name in enumerate(self.names):
-            self.bytes[name] = self.bytes[name] + np.where(level == position, amount, 0)
+        """Move ``amount`` bytes from or to the level at each position.
+
+        The first level is not counted: it keeps up with loads and stores.
+        """
+        for position, name in enumerate(self.names[1:], 1):
+            moved = self.bytes[name]
+            if np.ndim(level) == 0:
+                if level == position:
+                    moved += amount
+            else:
+                moved += amount * np.equal(level, position)
 
     def write(self, level: Column, amount: Column, stream: Column) -> None:
         """Stores: a line in memory is read before it is written, unless the stores stream."""
@@ -117,9 +131,5 @@ class Traffic:
         self.add(np.where(stream, self.memory, level), np.where(stream, amount, plain))
 
     def moved(self) -> dict[str, Column]:
-        """Bytes of the levels that move any; the first level keeps up with loads and stores."""
-        return {
-            name: column
-            for name, column in self.bytes.items()
-            if name != LEVELS[0] and np.any(column)
-        }
+        """Bytes of the levels that move any."""
+        return {name: column for name, column in self.bytes.items() if np.any(column)}

@@ -16,6 +16,7 @@ import numpy as np
 
 from tfsearch.core.errors import RequestError
 from tfsearch.core.launch import ArgumentSpec
+from tfsearch.core.memory import aligned_bytes
 from tfsearch.ir.dtypes import DType
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -107,6 +108,12 @@ def empty(
     nbytes = math.prod(shape) * kind.itemsize
     raw = np.empty(nbytes + alignment, np.uint8)
     return np.ndarray(tuple(shape), kind, raw, -address(raw) % alignment)
+
+
+def lasting(shape: Sequence[int], kind: np.dtype[Any], alignment: int) -> Array:
+    """The same for memory that is filled once and read often: in large pages where it is large."""
+    memory = aligned_bytes(math.prod(shape) * kind.itemsize, alignment)
+    return np.ndarray(tuple(shape), kind, memory)
 
 
 def address(array: Array) -> int:

@@ -17,7 +17,16 @@ from tfsearch.ir.hir.program import Program
 from tfsearch.ir.hir.text import parse_program
 from tfsearch.ir.hir.types import TensorType
 from tfsearch.measure.protocols import Loaded
-from tfsearch.runtime.arrays import Array, Checked, address, as_host, check_apart, empty, like
+from tfsearch.runtime.arrays import (
+    Array,
+    Checked,
+    address,
+    as_host,
+    check_apart,
+    empty,
+    lasting,
+    like,
+)
 from tfsearch.runtime.kernelrecord import KernelRecord
 from tfsearch.runtime.native import NativeEntry, NativeLoaded, call_copying, failed
 
@@ -351,7 +360,7 @@ class _Prepare:
             if spec.io == "in":
                 places.append(check.address(hosts[spec.name]))
             else:
-                made[spec.name] = empty(spec.shape, check.kind, max(64, spec.alignment))
+                made[spec.name] = lasting(spec.shape, check.kind.numpy, max(64, spec.alignment))
                 places.append(check.address(made[spec.name]))
         self._entry.call(places)
         return made

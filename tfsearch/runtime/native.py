@@ -13,9 +13,9 @@ from typing import Any, Protocol, runtime_checkable
 
 from tfsearch.core.errors import UnavailableError
 from tfsearch.core.launch import EntrySpec, LaunchSpec
-from tfsearch.ir.dtypes import DType
+from tfsearch.core.memory import aligned_bytes
 from tfsearch.measure.protocols import Loaded
-from tfsearch.runtime.arrays import Array, address, empty
+from tfsearch.runtime.arrays import Array, address
 
 WORKSPACE_ALIGNMENT = 4096
 
@@ -54,7 +54,7 @@ class Frame:
         self.workspace = None
         place = 0
         if entry.workspace_bytes:
-            self.workspace = empty((entry.workspace_bytes,), DType.I8, WORKSPACE_ALIGNMENT)
+            self.workspace = aligned_bytes(entry.workspace_bytes, WORKSPACE_ALIGNMENT)
             place = address(self.workspace)
         self.pointers = (ctypes.c_void_p * (count + 1 + len(tail)))(*[0] * count, place, *tail)
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 
 from tfsearch.core.records import ParamValue
+from tfsearch.space.code import Env
 from tfsearch.space.recipe import RecipeSpace
 
 
@@ -47,7 +49,12 @@ class Points:
         arrays (see :meth:`labels`). Where a definition is undefined (division by zero) it is 0.
         Raises ``RequestError("space.unknown-name")``.
         """
-        return self.recipe.column_from(self.codes, len(self), name)
+        return self.recipe.column_from(self.codes, self._env, len(self), name)
+
+    @cached_property
+    def _env(self) -> Env:
+        """One environment, so that what several columns are made of is computed once."""
+        return self.recipe.compiled.env(self.codes)
 
     def labels(self, name: str) -> Any:
         """A parameter's values as they are (an array of integers, booleans or strings)."""

@@ -13,7 +13,7 @@ import numpy as np
 from tfsearch.core import keys
 from tfsearch.core.errors import RequestError
 from tfsearch.core.records import ParamValue, Refusal
-from tfsearch.space.code import Type, evaluate
+from tfsearch.space.code import Env, Type, evaluate
 from tfsearch.space.compiled import Compiled, compile_recipe
 from tfsearch.space.grammar import INT_MAX, shorten
 from tfsearch.space.parameters import Constraint, Definition, Parameter
@@ -184,8 +184,8 @@ class RecipeSpace:
                 alive &= check.test(env)
         return alive
 
-    def column_from(self, codes: Mapping[str, Any], length: int, name: str) -> Any:
-        """See :meth:`tfsearch.space.points.Points.column`."""
+    def column_from(self, codes: Mapping[str, Any], env: Env, length: int, name: str) -> Any:
+        """See :meth:`tfsearch.space.points.Points.column`; ``env`` is one over ``codes``."""
         if name in self.by_name:
             parameter = self.by_name[name]
             if isinstance(parameter.values[0], str):
@@ -202,7 +202,7 @@ class RecipeSpace:
             raise RequestError(
                 "space.unknown-name", f"recipe {self.name!r} has no column {name!r}; it has {known}"
             )
-        value, error = evaluate(code, self.compiled.env(codes))
+        value, error = evaluate(code, env)
         if error is not None:
             value = np.where(error, 0, value)
         value = np.broadcast_to(value, (length,))

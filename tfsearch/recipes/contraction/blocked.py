@@ -9,19 +9,34 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tfsearch.atoms.contract import Computation, Kind
 from tfsearch.atoms.table import AtomTable
 from tfsearch.core.records import Accuracy
 from tfsearch.ir.tir.builder import Builder
-from tfsearch.ir.tir.expr import Const, Expr, Operator, Var, binary, minimum
+from tfsearch.ir.tir.expr import Const, Expr, Operator, Var, as_expr, binary, ceil_div, minimum
 from tfsearch.ir.tir.nodes import UNIT, Buffer, Io, Kernel, MemorySpace, Module, Param
 from tfsearch.recipes.contraction.epilogue import Epilogue, combine
-from tfsearch.recipes.contraction.match import Contraction
-from tfsearch.recipes.contraction.micro import Depth, MicroKernel, Partial, TileRegisters
+from tfsearch.recipes.contraction.match import Contraction, K, M
+from tfsearch.recipes.contraction.micro import (
+    LINE_BYTES,
+    Depth,
+    MicroKernel,
+    Partial,
+    Staged,
+    TileRegisters,
+)
 from tfsearch.recipes.contraction.nest import Region, Tile, for_blocks, for_tiles, share_of
-from tfsearch.recipes.contraction.pack import PackedA, PackedB, Packer, TileA, TileB
+from tfsearch.recipes.contraction.pack import (
+    PackedA,
+    PackedB,
+    Packer,
+    TileA,
+    TileB,
+    box_along,
+    box_of,
+)
 from tfsearch.recipes.contraction.parameters import BARRIER
 from tfsearch.recipes.contraction.schedule import Schedule, tilings
 from tfsearch.recipes.domain import flat_size, places
@@ -242,6 +257,12 @@ class _Nest:
         self.b_buffer: Buffer | None = None
         self.partial: Partial | None = None
         self.tiles: TileRegisters | None = None
+        self.staged: Buffer | None = None
+
+    @property
+    def whole_k(self) -> bool:
+        """True when a block of columns is packed for every block of k at once."""
+        return self.low.schedule.order == "nmk"
 
     def allocate(self, part_k: Expr) -> None:
         """Memory and tile registers that live for the whole kernel."""
@@ -249,7 +270,10 @@ class _Nest:
         if not schedule.unit.is_vector:
             self.tiles = TileRegisters.allocated(self.builder, schedule)
         if schedule.pack_b == "block":
-            self.b_buffer = low.packed_b.block_buffer(self.builder)
+            self.b_buffer = low.packed_b.block_buffer(self.builder, whole=self.whole_k)
+        if schedule.finish == "beside":
+            shape = (schedule.tile_m, schedule.tile_n)
+            self.staged = Staged.allocated(self.builder, schedule.unit.acc, shape, 2).buffer
         if schedule.pack_a != "none":
             self.a_buffer = self.packed_a.buffer(self.builder)
         if schedule.grid_k > 1:
@@ -271,8 +295,7 @@ class _Nest:
                 for_blocks(builder, low.rows, "ib", share_m, lambda rows: rows_block(depth, rows))
 
             def rows_block(depth: Depth, rows: Region) -> None:
-                self._pack_a(place, depth, rows)
-                self._tiles(place, depth, _Block(rows, columns, share_m, columns))
+                rows_block_of(depth, rows, _Block(rows, columns, share_m, columns))
 
             low.depth_blocks(builder, inside, parts=low.schedule.grid_k)
 
@@ -293,7 +316,27 @@ class _Nest:
 
             low.depth_blocks(builder, inside, parts=low.schedule.grid_k)
 
-        if low.schedule.order == "nkm":
+        def columns_alone(columns: Region) -> None:
+            if self.b_buffer is not None:
+                low.depth_blocks(
+                    builder, lambda depth: self._pack_b(place, depth, columns), parts=1
+                )
+            for_blocks(builder, low.rows, "ib", share_m, lambda rows: both(columns, rows))
+
+        def both(columns: Region, rows: Region) -> None:
+            low.depth_blocks(
+                builder,
+                lambda depth: rows_block_of(depth, rows, _Block(rows, columns, rows, columns)),
+                parts=1,
+            )
+
+        def rows_block_of(depth: Depth, rows: Region, block: _Block) -> None:
+            self._pack_a(place, depth, rows)
+            self._tiles(place, depth, block)
+
+        if self.whole_k:
+            for_blocks(builder, low.columns, "jb", share_n, columns_alone)
+        elif low.schedule.order == "nkm":
             for_blocks(builder, low.columns, "jb", share_n, columns_first)
         else:
             for_blocks(builder, low.rows, "ib", share_m, rows_first)
@@ -310,39 +353,15 @@ class _Nest:
     def _tiles(self, place: Place, depth: Depth, block: _Block) -> None:
         """Every register tile of a block."""
         builder, low = self.builder, self.low
-
-        def micro(row: Tile, column: Tile) -> None:
-            MicroKernel(
-                builder=builder,
-                fragments=self.packer.fragments,
-                contraction=low.contraction,
-                schedule=low.schedule,
-                lanes=low.lanes,
-                place=place,
-                row=row,
-                column=column,
-                depth=depth,
-                a=self._view_a(row, block.rows),
-                b=self._view_b(place, depth, column, block.columns),
-                partial=self.partial,
-                origin=(
-                    block.origin_rows.first * low.rows.tile,
-                    block.origin_columns.first * low.columns.tile,
-                ),
-                epilogue=self.epilogue,
-                tiles=self.tiles,
-            ).emit()
+        walk = _Tiles(self, place, depth, block)
 
         def over_rows(column: Tile) -> None:
-            for_tiles(builder, low.rows, "i", block.rows, lambda row: micro(row, column))
+            for_tiles(builder, low.rows, "i", block.rows, lambda row: walk.tile(row, column))
 
-        def over_columns(row: Tile) -> None:
-            for_tiles(builder, low.columns, "j", block.columns, lambda column: micro(row, column))
-
-        if low.schedule.inner == "nm":
+        if low.schedule.held(low.contraction) == "b":
             for_tiles(builder, low.columns, "j", block.columns, over_rows)
         else:
-            for_tiles(builder, low.rows, "i", block.rows, over_columns)
+            for_tiles(builder, low.rows, "i", block.rows, walk.along_columns)
 
     def _pack_a(self, place: Place, depth: Depth, block: Region) -> None:
         if self.a_buffer is not None:
@@ -352,17 +371,150 @@ class _Nest:
 
     def _pack_b(self, place: Place, depth: Depth, block: Region) -> None:
         if self.b_buffer is not None:
-            view = self.low.packed_b.block_view(self.b_buffer)
+            view = self.low.packed_b.block_view(self.b_buffer, depth.start, whole=self.whole_k)
             self.packer.pack_b(view, block, block.first, depth.start, depth.length, place)
 
-    def _view_a(self, row: Tile, block: Region) -> TileA | None:
+    def view_a(self, row: Tile, block: Region) -> TileA | None:
         if self.a_buffer is None:
             return None
         return self.packed_a.view(self.a_buffer, row.index - block.first)
 
-    def _view_b(self, place: Place, depth: Depth, column: Tile, block: Region) -> TileB | None:
+    def view_b(self, place: Place, depth: Depth, column: Tile, block: Region) -> TileB | None:
         if self.ahead is not None:
             return self.low.packed_b.ahead_view(self.ahead, place, depth.start).tile(column.index)
         if self.b_buffer is not None:
-            return self.low.packed_b.block_view(self.b_buffer).tile(column.index - block.first)
+            view = self.low.packed_b.block_view(self.b_buffer, depth.start, whole=self.whole_k)
+            return view.tile(column.index - block.first)
         return None
+
+
+class _Tiles:
+    """The register tiles of one block."""
+
+    def __init__(self, nest: _Nest, place: Place, depth: Depth, block: _Block) -> None:
+        self.nest = nest
+        self.low = nest.low
+        self.builder = nest.builder
+        self.place = place
+        self.depth = depth
+        self.block = block
+
+    def tile(self, row: Tile, column: Tile) -> None:
+        """One register tile, finished before the next."""
+        self._ask_ahead(row, column)
+        self._micro(row, column).emit()
+
+    def _ask_ahead(self, row: Tile, column: Tile) -> None:
+        """Ask for this tile's share of the next panel of the first factor.
+
+        The last row is asked for again where there is no later one.
+        """
+        low, contraction = self.low, self.low.contraction
+        side = contraction.a
+        if not low.schedule.prefetch or low.schedule.unit.is_vector or side.source is None:
+            return
+        buffer = low.inputs[side.source]
+        fragments = self.nest.packer.fragments
+        hint = fragments.atom(Computation(Kind.HINT, "prefetch_outer", (1,), (buffer.dtype,)))
+        line = LINE_BYTES // buffer.dtype.bytes
+        each = -(-low.rows.tile // low.columns.held)
+        following = (row.index + 1) * low.rows.tile
+        share = following + (column.index - self.block.columns.first) * each
+        with self.builder.loop("q", each) as q:
+            later = self.builder.let("later", minimum(share + q, contraction.m - 1))
+            with self.builder.loop("l", ceil_div(self.depth.length, line)) as at:
+                box = box_along(self.place, K, self.depth.start + at * line, 1)
+                box[M] = (later, 1)
+                self.builder.call(hint, box_of(buffer, side, box))
+
+    def _micro(
+        self,
+        row: Tile,
+        column: Tile,
+        staged: Staged | None = None,
+        beside: Callable[[Expr], None] | None = None,
+    ) -> MicroKernel:
+        nest, low, block = self.nest, self.low, self.block
+        return MicroKernel(
+            builder=self.builder,
+            fragments=nest.packer.fragments,
+            contraction=low.contraction,
+            schedule=low.schedule,
+            lanes=low.lanes,
+            place=self.place,
+            row=row,
+            column=column,
+            depth=self.depth,
+            a=nest.view_a(row, block.rows),
+            b=nest.view_b(self.place, self.depth, column, block.columns),
+            partial=nest.partial,
+            origin=(
+                block.origin_rows.first * low.rows.tile,
+                block.origin_columns.first * low.columns.tile,
+            ),
+            epilogue=nest.epilogue,
+            tiles=nest.tiles,
+            staged=staged,
+            beside=beside,
+        )
+
+    def along_columns(self, row: Tile) -> None:
+        """The tiles of some rows, one after another or each finished beside the next."""
+
+        def plain() -> None:
+            for_tiles(
+                self.builder,
+                self.low.columns,
+                "j",
+                self.block.columns,
+                lambda column: self.tile(row, column),
+            )
+
+        if self.nest.staged is None:
+            plain()
+            return
+        blocks = -(-self.low.contraction.k // self.low.schedule.kc)
+        depth = self.depth
+        with self.builder.capture() as last:
+            self.depth = replace(depth, is_first=Const(int(blocks == 1)), is_last=Const(1))
+            self._skewed(row, self.nest.staged)
+        with self.builder.capture() as others:
+            self.depth = replace(depth, is_last=Const(0))
+            plain()
+        self.depth = depth
+        self.builder.choose(depth.is_last, tuple(last), tuple(others))
+
+    def _skewed(self, row: Tile, buffer: Buffer) -> None:
+        """In the last block of k: sums wait in one of two slots while the next are made."""
+        low, builder = self.low, self.builder
+        first, last = self.block.columns.first, self.block.columns.last
+        depth = low.contraction.k - (-(-low.contraction.k // low.schedule.kc) - 1) * low.schedule.kc
+        steps = -(-depth // low.schedule.unit.tile[2])
+        each = -(-row.size // steps)
+
+        def at(index: Expr) -> Tile:
+            return Tile(index, as_expr(index * low.columns.tile), low.columns.tile)
+
+        def slot(index: Expr) -> Staged:
+            return Staged(buffer, (index - first) % 2)
+
+        def finish(column: Expr, r: Expr) -> None:
+            self._micro(row, at(column)).finish_row(slot(column), r)
+
+        def following(column: Expr) -> None:
+            def beside(p: Expr) -> None:
+                for part in range(each):
+                    r = builder.let("r", p * each + part)
+                    whole = steps * each == row.size
+                    with builder.when(Const(1) if whole else r.lt(row.size)):
+                        finish(column - 1, r)
+
+            self._ask_ahead(row, at(column))
+            self._micro(row, at(column), slot(column), beside).emit()
+
+        self._ask_ahead(row, at(first))
+        self._micro(row, at(first), slot(first)).emit()
+        with builder.loop("j", last, start=first + 1) as column:
+            following(column)
+        with builder.loop("r", row.size) as r:
+            finish(as_expr(last - 1), r)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -15,8 +16,9 @@ from numpy.typing import NDArray
 
 from tfsearch.atoms.contract import Computation, Kind
 from tfsearch.cost.model import Facts, Phase
+from tfsearch.ir.tir.nodes import Buffer, MemorySpace
 from tfsearch.recipes.contraction.match import Contraction, K, M, N
-from tfsearch.recipes.contraction.micro import LINE_BYTES
+from tfsearch.recipes.contraction.micro import LINE_BYTES, whole_lines
 from tfsearch.recipes.contraction.parameters import BARRIER, contiguous
 from tfsearch.recipes.contraction.unit import MatrixUnit, order_of
 from tfsearch.recipes.counting import Traffic
@@ -40,12 +42,16 @@ STREAMS = 32
 """Rows that hardware prefetchers follow at once (Intel optimisation manual: one a page, 32)."""
 SCATTERED = 1.5
 """How much longer rows take that are read in pieces too scattered to be prefetched (measured)."""
+EXPOSED = 16.0
+"""Cycles a line from beyond the outer cache costs tile loads when nobody asked for it (measured:
+19 on Emerald Rapids, of which prefetching the next panel leaves little)."""
 TLB_MISS = 4.0
 """Cycles that one access to a page beyond the first-level TLB adds, partly hidden."""
 
 
 def _ceil(a: Any, b: Any) -> Any:
-    return -(-a // b)
+    """The quotient rounded up; exact below 2**52, and faster than division of integers."""
+    return np.ceil(np.true_divide(a, b))
 
 
 @dataclass(frozen=True)
@@ -56,11 +62,11 @@ class TileCounts:
     per_tile: Column
     rest: Column
 
-    @property
+    @cached_property
     def tiles(self) -> Column:
         return self.full + (self.rest > 0)
 
-    @property
+    @cached_property
     def total(self) -> Column:
         return self.full * self.per_tile + self.rest
 
@@ -69,7 +75,8 @@ def tile_counts(
     extent: int, tile: Column, per_tile: Column, unit: int, parts: Column
 ) -> TileCounts:
     """Tiles of ``tile`` elements, ``per_tile`` units of ``unit`` each, dealt out to ``parts``."""
-    whole, rest = extent // tile, extent % tile
+    whole = np.floor(np.true_divide(extent, tile))
+    rest = extent - whole * tile
     share = _ceil(_ceil(extent, tile), parts)
     full = np.where(parts > 1, np.minimum(share, whole), whole)
     short = np.where((parts > 1) & (share <= whole), 0, _ceil(rest, unit))
@@ -79,11 +86,14 @@ def tile_counts(
 class ContractionFacts:
     """Facts of the points of one unit's space."""
 
-    def __init__(self, contraction: Contraction, unit: MatrixUnit, kit: Kit, lanes: int) -> None:
+    def __init__(
+        self, contraction: Contraction, unit: MatrixUnit, kit: Kit, lanes: int, alignment: int
+    ) -> None:
         self.contraction = contraction
         self.unit = unit
         self.kit = kit
         self.lanes = lanes
+        self.alignment = alignment
 
     def of(self, points: Points) -> Facts:
         """Facts of a batch."""
@@ -93,6 +103,18 @@ class ContractionFacts:
         """Cycles of the atom that computes this; 0 when there is none."""
         atom = self.kit.atoms.usable(computes)
         return 0.0 if atom is None else self.kit.cycles(atom.id)
+
+    @property
+    def whole_lines_a(self) -> bool:
+        """True when the first factor, read in place, is read in whole cache lines."""
+        side = self.contraction.a
+        if side.source is None:
+            return False
+        source = self.contraction.program.inputs[side.source]
+        strides = source.type.element_strides
+        return whole_lines(
+            Buffer("", side.dtype, source.type.sizes, MemorySpace.GLOBAL, strides, self.alignment)
+        )
 
 
 class _Batch:
@@ -115,7 +137,10 @@ class _Batch:
         self.steps = _ceil(self.k, self.uk)
         self.m_blocks = _ceil(self.m.tiles, column("m_held"))
         self.n_blocks = _ceil(self.n.tiles, column("n_held"))
-        self.nkm = points.labels("order") == "nkm"
+        order = points.labels("order")
+        self.nkm = order != "mkn"
+        self.inside_k = order == "nmk"
+        self.beside = points.labels("finish") == "beside"
         self.inner_nm = points.labels("inner") == "nm"
         self.pack_a, self.pack_b = points.labels("pack_a"), points.labels("pack_b")
         self.units = column("units")
@@ -249,39 +274,52 @@ class _Batch:
         unit = owner.unit
         mma = owner.kit.cycles(unit.name)
         splat, load = self._operand_cycles()
-        tiles = self.m.tiles * self.n.tiles * self.depth_blocks * self.outer
-        busy = np.zeros(self.rows.shape)
-        for m_count, rows in ((self.m.full, self.rows), (self.m.rest > 0, self.m.rest)):
-            for n_count, columns in ((self.n.full, self.columns), (self.n.rest > 0, self.n.rest)):
-                loads = rows * splat + columns * load + self._hints(columns)
-                step = np.maximum(rows * columns * mma, loads)
-                step = np.maximum(step, LATENCY if unit.is_vector else unit.atom.cost.latency)
-                step = step + 1.0 / self.points.column("unroll")
-                busy = busy + m_count * n_count * step
-        busy = busy * self.steps * self.outer
+        grid = self.m.tiles * self.n.tiles
+        tiles = grid * self.depth_blocks * self.outer
+        busy = grid / self.points.column("unroll")
+        least = LATENCY if unit.is_vector else unit.atom.cost.latency
+        for n_count, columns in ((self.n.full, self.columns), (self.n.rest > 0, self.n.rest)):
+            loads = columns * load + self._hints(columns)
+            for m_count, rows in ((self.m.full, self.rows), (self.m.rest > 0, self.m.rest)):
+                step = np.maximum(rows * columns * mma, rows * splat + loads)
+                busy += m_count * n_count * np.maximum(step, least)
+        busy *= self.steps * self.outer
         lanes = owner.lanes
         store = owner.cycles(Computation(Kind.STORE, "", (lanes,), (unit.acc, unit.acc)))
         sums = self.m.total * self.n.total * unit.tile[0] * unit.tile[1] / lanes * self.outer
         finish = sums * (store * self.depth_blocks + 0.5 * (self.depth_blocks - 1))
         overhead = tiles * TILE_OVERHEAD + finish + self._tlb()
         if not unit.is_vector:
-            overhead = overhead + tiles * unit.atom.cost.latency + sums * self._row_of_tile()
+            staged, picked = self._row_of_tile()
+            after = np.where(self.beside, 1.0 / self.points.column("n_held"), 1.0)
+            overhead = overhead + tiles * unit.atom.cost.latency + sums * (staged + picked)
+            overhead = overhead - sums * (picked + store) * (1.0 - after) + self._exposed()
         return Phase("main", {"issue": busy}, self._main_traffic(), overhead)
 
     def _hints(self, columns: Column) -> Column:
         """Cycles to prefetch one row of so many vectors of the second factor."""
+        if not self.owner.unit.is_vector:
+            return np.zeros(self.rows.shape)
         c, lanes = self.owner.contraction, self.owner.lanes
         hint = self.owner.cycles(Computation(Kind.HINT, "prefetch", (1,), (c.b.dtype,)))
         lines = _ceil(columns * lanes, max(lanes, LINE_BYTES // c.b.dtype.bytes))
         return np.where(self.prefetch > 0, lines * hint, 0.0)
 
-    def _row_of_tile(self) -> float:
-        """Cycles that one row of an accumulator takes through memory into a vector register."""
+    def _exposed(self) -> Column:
+        """Cycles of waiting for a first factor that nothing asked for ahead of its first use."""
+        c, caches = self.owner.contraction, self.owner.kit.caches
+        lines = self._share("a") * c.m * self.k * c.a.dtype.bytes / LINE_BYTES
+        lines = lines * np.where(self.nkm, self.n_blocks, 1)
+        far = self.working_set > USABLE * caches[max(len(caches) - 2, 0)]
+        return np.where(far & (self.prefetch == 0) & (self.pack_a == "none"), EXPOSED * lines, 0.0)
+
+    def _row_of_tile(self) -> tuple[float, float]:
+        """Cycles of one row of an accumulator: into memory, and from there into a register."""
         unit, lanes = self.owner.unit, self.owner.lanes
         types, (rows, columns) = (unit.acc, unit.acc), unit.atom.operands[0].shape
         store = self.owner.cycles(Computation(Kind.STORE, "", (rows, columns), types))
         load = self.owner.cycles(Computation(Kind.LOAD, "", (lanes,), types))
-        return store / rows + load
+        return store / rows, load
 
     def _combine_phase(self) -> Phase:
         """Units that split k wait for one another, then add the parts of their share of rows."""
@@ -303,10 +341,13 @@ class _Batch:
             splat = Computation(Kind.SPLAT, "", (n,), (unit.a, unit.a))
             load = Computation(Kind.LOAD, "", (n,), (unit.b, unit.b))
             return self.owner.cycles(splat), self.owner.cycles(load)
-        shapes = [spec.shape for spec in unit.atom.operands[1:3]]
-        a = self.owner.cycles(Computation(Kind.LOAD, "", shapes[0], (unit.a, unit.a)))
-        b = self.owner.cycles(Computation(Kind.LOAD, "", shapes[1], (unit.b, unit.b)))
-        return a, b
+        load = self.owner.cycles(self._tile_load())
+        return load, load
+
+    def _tile_load(self, fn: str = "") -> Computation:
+        """The load of a factor's tile; both factors' have one shape."""
+        unit = self.owner.unit
+        return Computation(Kind.LOAD, fn, unit.atom.operands[1].shape, (unit.a, unit.a))
 
     def _main_traffic(self) -> dict[str, Column]:
         unit = self.owner.unit
@@ -325,15 +366,42 @@ class _Batch:
         panel_b = self.points.column("tile_n") * self.depth * unit.b.bytes
         panel_a = self.points.column("tile_m") * self.depth * unit.a.bytes
         sums = self.m.total * self.n.total * um * un * unit.acc.bytes * self.outer
+        again_a, again_b = self._held_again(panel_a, panel_b)
         moves: list[tuple[Any, Any]] = [
+            (a_once * again_a, self.a_block),
+            (b_once * again_b, self.b_block),
             (a_inner, a_home + panel_b),
             (b_inner, self.b_block + np.where(self.inner_nm, 0, panel_a)),
             (first_a, self.working_set),
             (first_b, self.working_set),
-            (2.0 * sums * (self.depth_blocks - 1), sums / self.n_blocks + self.b_block),
+            (2.0 * sums * (self.depth_blocks - 1), sums / self._rounds() + self.b_block),
             (sums, self.working_set),
         ]
         return self._traffic(moves)
+
+    def _rounds(self) -> Column:
+        """How many times the memory of unfinished sums is used anew."""
+        rounds = np.where(self.nkm, self.n_blocks, self.m_blocks)
+        return np.where(self.inside_k, self.n_blocks * self.m_blocks, rounds)
+
+    def _held_again(self, panel_a: Column, panel_b: Column) -> tuple[Column, Column]:
+        """How many more times tile loads bring each factor past the first-level cache.
+
+        The panel that is held is loaded for every panel of the other. It stays in the cache when
+        the other's loads leave that alone, or when both panels fit.
+        """
+        if self.owner.unit.is_vector:
+            return np.zeros(self.rows.shape), np.zeros(self.rows.shape)
+        alone = self.owner.cycles(self._tile_load("stream")) > 0
+        held_a = self.points.column("held_a") != 0
+        beside = panel_a + panel_b
+        whole = (self.pack_a != "none") | self.owner.whole_lines_a
+        crowded_a = np.where(alone, panel_a, beside) > USABLE * self.owner.kit.caches[0]
+        crowded_b = np.where(alone & whole, panel_b, beside) > USABLE * self.owner.kit.caches[0]
+        return (
+            np.where(held_a & crowded_a, self.n.tiles - self.n_blocks, 0),
+            np.where(~held_a & crowded_b, self.m.tiles - self.m_blocks, 0),
+        )
 
     def _conflicts(self) -> Column:
         """How many times a line of an unpacked first factor is fetched: rows that share sets.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
@@ -20,6 +20,12 @@ from tfsearch.recipes.fragments import Fragments, Lanes, Place, compute_dtype
 
 LINE_BYTES = 64
 """Bytes that one prefetch brings."""
+
+
+def whole_lines(buffer: Buffer) -> bool:
+    """True when rows of whole cache lines start at lines."""
+    strides = (stride * buffer.dtype.bytes for stride in buffer.dense_strides[:-1])
+    return buffer.alignment % LINE_BYTES == 0 and all(s % LINE_BYTES == 0 for s in strides)
 
 
 @dataclass(frozen=True)
@@ -64,7 +70,7 @@ class Partial:
     ) -> Partial:
         """Memory of a unit for the sums of one outer block, whole tiles."""
         m = (rows.share if order == "nkm" else rows.held) * rows.tile
-        n = (columns.held if order == "nkm" else columns.share) * columns.tile
+        n = (columns.share if order == "mkn" else columns.held) * columns.tile
         buffer = builder.alloc("partial", acc, (m, n), MemorySpace.LOCAL)
         return replace(self, buffer=buffer)
 
@@ -84,6 +90,19 @@ class Depth:
     length: Expr
     is_first: Expr
     is_last: Expr
+
+
+@dataclass(frozen=True)
+class Staged:
+    """Memory between a tile unit and vectors: slots of a register tile's sums, and one of them."""
+
+    buffer: Buffer
+    slot: Expr
+
+    @staticmethod
+    def allocated(builder: Builder, acc: DType, shape: tuple[int, ...], slots: int) -> Staged:
+        """Memory of a unit, at its first slot."""
+        return Staged(builder.alloc("staged", acc, (slots, *shape), MemorySpace.LOCAL), as_expr(0))
 
 
 @dataclass(frozen=True)
@@ -113,7 +132,8 @@ class MicroKernel:
 
     ``a`` and ``b`` are packed tiles, or None to read the inputs in place. ``origin`` is the
     first row and column (elements) that the unit's partial sums hold. ``tiles`` are the registers
-    of a tile unit.
+    of a tile unit. With ``staged`` the sums are left in that memory and not finished here;
+    ``beside`` adds statements to the step of k that it is given.
     """
 
     builder: Builder
@@ -131,6 +151,8 @@ class MicroKernel:
     origin: tuple[Expr, Expr]
     epilogue: Epilogue
     tiles: TileRegisters | None = None
+    staged: Staged | None = None
+    beside: Callable[[Expr], None] | None = None
 
     @property
     def _rows(self) -> int:
@@ -226,6 +248,8 @@ class MicroKernel:
                 self._vector_step(acc, p)
             else:
                 self._tile_step(acc, p)
+            if self.beside is not None:
+                self.beside(p)
 
     def _vector_step(self, acc: Buffer, p: Expr) -> None:
         unit, builder = self.schedule.unit, self.builder
@@ -316,14 +340,21 @@ class MicroKernel:
         return window(buffer, index % buffer.shape[0], *extents)
 
     def _load_factor(self, target: Window, name: str, index: int, p: Expr) -> None:
+        """The factor that passes by leaves the first-level cache to the one that is held.
+
+        Only whole lines do: the other half of a line would be fetched a second time.
+        """
         dtype, shape = target.buffer.dtype, target.buffer.shape[1:]
-        load = self.fragments.atom(Computation(Kind.LOAD, "", shape, (dtype, dtype)))
         if name == "a":
             source = self._a_tile(index, p, shape)
         else:
             assert self.b is not None
             source = self.b.step(p, index)
-        self.builder.call(load, target, source)
+        load = Computation(Kind.LOAD, "", shape, (dtype, dtype))
+        if name != self.schedule.held(self.contraction) and whole_lines(source.buffer):
+            passing = replace(load, fn="stream")
+            load = load if self.fragments.atoms.usable(passing) is None else passing
+        self.builder.call(self.fragments.atom(load), target, source)
 
     def _a_tile(self, i: int, p: Expr, shape: tuple[int, ...]) -> Window:
         um, _, uk = self.schedule.unit.tile
@@ -340,6 +371,9 @@ class MicroKernel:
     def _end(self, acc: Buffer) -> None:
         """Keep the sums for the next block of k, or finish them into the outputs."""
         builder = self.builder
+        if self.staged is not None:
+            self._stage(acc, self.staged)
+            return
         with builder.capture() as finish:
             if self.schedule.unit.is_vector:
                 self._finish_vectors(acc)
@@ -360,28 +394,36 @@ class MicroKernel:
                 place = self._place(self.row.start + i, self.column.start + j * lanes)
                 self.epilogue.finish(self._fragment(acc, i, j), place, Lanes.of(lanes, N, valid))
 
-    def _finish_tiles(self, acc: Buffer) -> None:
+    def _stage(self, acc: Buffer, staged: Staged) -> None:
         """Tiles go through memory, where vectors pick them up row by row."""
-        unit, builder, lanes = self.schedule.unit, self.builder, self.lanes
+        unit = self.schedule.unit
         um, un, _ = unit.tile
-        shape = (self._rows * um, self._columns * un)
-        staged = builder.alloc("staged", unit.acc, shape, MemorySpace.LOCAL)
-        store = self.fragments.atom(
-            Computation(Kind.STORE, "", self._tile_shape(), (unit.acc, unit.acc))
-        )
+        types = (unit.acc, unit.acc)
+        store = self.fragments.atom(Computation(Kind.STORE, "", self._tile_shape(), types))
         for i in range(self._rows):
             for j in range(self._columns):
-                target = window(staged, (i * um, um), (j * un, un))
-                builder.call(store, target, self._fragment(acc, i, j))
-        load = self.fragments.atom(Computation(Kind.LOAD, "", (lanes,), (unit.acc, unit.acc)))
-        with builder.loop("r", self.row.size) as r:
-            for at in range(0, self.column.size, lanes):
-                value = builder.alloc("sum", unit.acc, (lanes,), MemorySpace.REGISTER)
-                whole = window(value, (0, lanes))
-                builder.call(load, whole, window(staged, r, (at, lanes)))
-                valid = min(lanes, self.column.size - at)
-                place = self._place(self.row.start + r, self.column.start + at)
-                self.epilogue.finish(whole, place, Lanes.of(lanes, N, valid))
+                target = window(staged.buffer, staged.slot, (i * um, um), (j * un, un))
+                self.builder.call(store, target, self._fragment(acc, i, j))
+
+    def _finish_tiles(self, acc: Buffer) -> None:
+        um, un, _ = self.schedule.unit.tile
+        shape = (self._rows * um, self._columns * un)
+        staged = Staged.allocated(self.builder, self.schedule.unit.acc, shape, 1)
+        self._stage(acc, staged)
+        with self.builder.loop("r", self.row.size) as r:
+            self.finish_row(staged, r)
+
+    def finish_row(self, staged: Staged, r: Expr) -> None:
+        """Row ``r`` of a register tile, from memory into the outputs."""
+        builder, lanes, acc = self.builder, self.lanes, self.schedule.unit.acc
+        load = self.fragments.atom(Computation(Kind.LOAD, "", (lanes,), (acc, acc)))
+        for at in range(0, self.column.size, lanes):
+            value = builder.alloc("sum", acc, (lanes,), MemorySpace.REGISTER)
+            whole = window(value, (0, lanes))
+            builder.call(load, whole, window(staged.buffer, staged.slot, r, (at, lanes)))
+            valid = min(lanes, self.column.size - at)
+            place = self._place(self.row.start + r, self.column.start + at)
+            self.epilogue.finish(whole, place, Lanes.of(lanes, N, valid))
 
     def _place(self, row: Expr, column: Expr) -> Place:
         return {**self.place, M: row, N: column}

@@ -95,15 +95,14 @@ class PackedB:
         blocks = -(-contraction.k // schedule.kc)
         return PackedB(unit.b, columns.held, columns.total, shape, blocks, schedule.kc, outer)
 
-    def block_buffer(self, builder: Builder) -> Buffer:
-        """Memory for one block, private to a unit."""
-        return builder.alloc(
-            "b_block", self.dtype, (self.held, *self.tile_shape), MemorySpace.LOCAL
-        )
+    def block_buffer(self, builder: Builder, *, whole: bool) -> Buffer:
+        """Memory for one block of columns, private to a unit: of one block of k, or of all."""
+        lead = self.held * (self.depth_blocks if whole else 1)
+        return builder.alloc("b_block", self.dtype, (lead, *self.tile_shape), MemorySpace.LOCAL)
 
-    def block_view(self, buffer: Buffer) -> ViewB:
-        """The block as a view whose tile 0 is the block's first."""
-        return ViewB(buffer, Const(0))
+    def block_view(self, buffer: Buffer, p0: Expr, *, whole: bool) -> ViewB:
+        """The block as a view whose tile 0 is the first of the columns and of k from ``p0``."""
+        return ViewB(buffer, p0 // self.kc * self.held if whole else Const(0))
 
     def ahead_buffer(self, name: str) -> Buffer:
         """The argument that holds the whole factor, packed ahead."""
@@ -200,11 +199,13 @@ class Packer:
     ) -> None:
         """Pack tiles of columns; the view's tile 0 is tile ``base`` of the axis."""
 
+        if not self.schedule.unit.is_vector:
+            self._interleaved(view, region, base, p0, length, place)
+            return
+
         def one(tile: Tile) -> None:
             packed = view.tile(tile.index - base)
-            if not self.schedule.unit.is_vector:
-                self._interleaved(packed, tile, p0, length, place)
-            elif self._transposes(self.contraction.b, N):
+            if self._transposes(self.contraction.b, N):
                 self._transposed(
                     self.contraction.b,
                     N,
@@ -477,23 +478,39 @@ class Packer:
             with self.builder.when(binary(Operator.NE, length % lanes, 0)):
                 piece(length // lanes * lanes, length % lanes)
 
-    def _interleaved(self, packed: TileB, tile: Tile, p0: Expr, length: Expr, place: Place) -> None:
-        """Groups of k side by side, as a tile unit takes its second factor."""
+    def _interleaved(
+        self, view: ViewB, region: Region, base: Expr, p0: Expr, length: Expr, place: Place
+    ) -> None:
+        """Groups of k side by side, as a tile unit takes its second factor.
+
+        Memory is read along its contiguous axis.
+        """
         side, unit = self.contraction.b, self.schedule.unit
         source = self._input(side)
         _, un, uk = unit.tile
-        fn = "" if order_of(self.contraction, side, N) == N else "transposed"
+        along_n = order_of(self.contraction, side, N) == N
+        fn = "" if along_n else "transposed"
         atom = self.fragments.atom(
             Computation(Kind.INTERLEAVE, fn, (uk, un), (unit.b, source.dtype))
         )
 
-        def step(index: Expr, depth: int) -> None:
+        def piece(tile: Tile, index: Expr, depth: int) -> None:
+            packed = view.tile(tile.index - base)
             for column in range(-(-tile.size // un)):
                 box = box_along(place, K, p0 + index * uk, depth)
                 box[N] = (tile.start + column * un, min(un, tile.size - column * un))
                 self.builder.call(atom, packed.step(index, column), box_of(source, side, box))
 
-        self._steps(p0, length, step)
+        def tiles(of: Callable[[Tile], None]) -> None:
+            for_tiles(self.builder, self.columns, "jp", region, of)
+
+        def steps(of: Callable[[Expr, int], None]) -> None:
+            self._steps(p0, length, of)
+
+        if along_n:
+            steps(lambda index, depth: tiles(lambda tile: piece(tile, index, depth)))
+        else:
+            tiles(lambda tile: steps(lambda index, depth: piece(tile, index, depth)))
 
 
 def box_along(

@@ -15,7 +15,7 @@ from tfsearch.recipes.recipe import Kit
 from tfsearch.space import Constraint, Definition, Parameter, RecipeSpace
 from tfsearch.space import Kind as Order
 
-VERSION = 2
+VERSION = 3
 BARRIER = "unit_barrier"
 """What a synchronisation over all units computes and is called in effects."""
 DEPTHS = (4, 8, 16, 32, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048, 4096)
@@ -45,6 +45,7 @@ def space_of(contraction: Contraction, unit: MatrixUnit, kit: Kit, constant_b: b
         "registers": kit.registers[vector_lanes(unit)] if unit.is_vector else kit.tiles,
         "a_bytes": unit.a.bytes,
         "b_bytes": unit.b.bytes,
+        "a_all_bytes": _all_bytes(contraction, contraction.a),
         "b_all_bytes": _all_bytes(contraction, contraction.b),
         "out_bytes": _output_bytes(contraction),
         "cache": kit.caches[-1],
@@ -57,7 +58,7 @@ def space_of(contraction: Contraction, unit: MatrixUnit, kit: Kit, constant_b: b
         version=VERSION,
         parameters=_parameters(contraction, unit, kit, constant_b, outer),
         definitions=DEFINITIONS,
-        constraints=(_registers(unit), *CONSTRAINTS),
+        constraints=(_registers(unit), *CONSTRAINTS, *_of_kind(unit)),
         constants=constants,
     )
 
@@ -72,11 +73,20 @@ def _all_bytes(contraction: Contraction, side: Side) -> int:
 
 
 def _ahead(contraction: Contraction, unit: MatrixUnit, kit: Kit) -> tuple[int, ...]:
-    """Prefetch distances, where a second factor may stay unpacked that the caches do not hold."""
-    far = _all_bytes(contraction, contraction.b) > kit.caches[max(len(kit.caches) - 2, 0)]
-    hint = Computation(Kind.HINT, "prefetch", (1,), (contraction.b.dtype,))
-    direct = unit.is_vector and contiguous(contraction, contraction.b, N)
-    return (0, *ROWS_AHEAD) if far and direct and kit.atoms.usable(hint) is not None else (0,)
+    """Prefetch distances where a factor may stay unpacked that the caches do not hold.
+
+    Vector units: rows of the second factor. Tile units: 1, the next panel of the first factor.
+    """
+    outer_cache = kit.caches[max(len(kit.caches) - 2, 0)]
+    a_bytes, b_bytes = (_all_bytes(contraction, s) for s in (contraction.a, contraction.b))
+    if unit.is_vector:
+        distances, fn = (0, *ROWS_AHEAD), "prefetch"
+        useful = b_bytes > outer_cache and contiguous(contraction, contraction.b, N)
+    else:
+        distances, fn = (0, 1), "prefetch_outer"
+        useful = a_bytes + b_bytes > outer_cache and _direct_a(contraction, unit)
+    hint = Computation(Kind.HINT, fn, (1,), (contraction.b.dtype,))
+    return distances if useful and kit.atoms.usable(hint) is not None else (0,)
 
 
 def _powers(limit: int) -> tuple[int, ...]:
@@ -107,13 +117,16 @@ def _parameters(
         Parameter("kc", (*depths, whole), ordinal),
         Parameter("m_tiles", _powers(-(-contraction.m // um)), ordinal),
         Parameter("n_tiles", _powers(-(-contraction.n // un)), ordinal),
-        Parameter("order", ("nkm", "mkn"), categorical),
+        Parameter(
+            "order", ("nkm", "mkn") if unit.is_vector else ("nkm", "mkn", "nmk"), categorical
+        ),
         Parameter("inner", ("nm", "mn"), categorical),
         Parameter("pack_a", _pack_a(contraction, unit), categorical),
         Parameter("pack_b", _pack_b(contraction, unit, constant_b), categorical),
         Parameter("unroll", UNROLLS, ordinal),
         Parameter("prefetch", _ahead(contraction, unit, kit), ordinal),
         Parameter("stream", (False, True), Order.BOOLEAN),
+        Parameter("finish", ("after",) if unit.is_vector else ("after", "beside"), categorical),
         Parameter("units", kit.units, ordinal),
         Parameter("grid_m", grid, ordinal),
         Parameter("grid_o", grid if outer > 1 else (1,), ordinal),
@@ -138,16 +151,20 @@ def _pack_a(contraction: Contraction, unit: MatrixUnit) -> tuple[str, ...]:
     side = contraction.a
     along_k = contiguous(contraction, side, K)
     if not unit.is_vector:
-        um, _, uk = unit.tile
-        whole = contraction.m % um == 0 and contraction.k % uk == 0
-        direct = whole and side.dtype is unit.a and order_of(contraction, side, M) == K
-        return ("none", "rows") if direct else ("rows",)
+        return ("none", "rows") if _direct_a(contraction, unit) else ("rows",)
     ways = ["panel"]
     if along_k or side.source is None:
         ways.insert(0, "rows")
     if side.source is not None:
         ways.insert(0, "none")
     return tuple(ways)
+
+
+def _direct_a(contraction: Contraction, unit: MatrixUnit) -> bool:
+    """True when a tile unit can load its first factor in place: whole tiles, row by row."""
+    um, _, uk = unit.tile
+    whole = contraction.m % um == 0 and contraction.k % uk == 0
+    return whole and contraction.a.dtype is unit.a and order_of(contraction, contraction.a, M) == K
 
 
 def _pack_b(contraction: Contraction, unit: MatrixUnit, constant_b: bool) -> tuple[str, ...]:
@@ -175,7 +192,9 @@ DEFINITIONS = tuple(
         ("k_blocks", "ceil_div(k, kc)"),
         ("depth", "min(kc, round_up(k, uk))"),
         ("a_block_bytes", "m_held * tile_m * depth * a_bytes"),
-        ("b_block_bytes", "n_held * tile_n * depth * b_bytes"),
+        ("held_a", "inner == 'mn' or m_held == 1"),
+        ("b_block_depth", "depth * (1 + (order == 'nmk') * (k_blocks - 1))"),
+        ("b_block_bytes", "n_held * tile_n * b_block_depth * b_bytes"),
     )
 )
 
@@ -257,15 +276,45 @@ CONSTRAINTS = (
         "a packed block of {b_block_bytes} B exceeds the last-level cache of {cache} B",
     ),
     Constraint(
-        "contraction.prefetch",
-        "prefetch == 0 or (pack_b == 'none' and b_all_bytes > outer_cache and depth > shallow)",
-        "prefetching {prefetch} steps ahead is for blocks deeper than {shallow} (this: {depth}) "
-        "of a second factor read in place whose {b_all_bytes} B exceed {outer_cache} B",
-    ),
-    Constraint(
         "contraction.stream",
         "not stream or (out_bytes > outer_cache and kc >= k)",
         "non-temporal stores of {out_bytes} B that fit {outer_cache} B, or that are read again",
     ),
 )
 """What every unit's space demands beside its registers."""
+
+VECTOR_CONSTRAINTS = (
+    Constraint(
+        "contraction.prefetch",
+        "prefetch == 0 or (pack_b == 'none' and b_all_bytes > outer_cache and depth > shallow)",
+        "prefetching {prefetch} steps ahead is for blocks deeper than {shallow} (this: {depth}) "
+        "of a second factor read in place whose {b_all_bytes} B exceed {outer_cache} B",
+    ),
+)
+TILE_CONSTRAINTS = (
+    Constraint(
+        "contraction.prefetch",
+        "prefetch == 0 or (pack_a == 'none' and held_a and "
+        "a_all_bytes + b_all_bytes > outer_cache)",
+        "the next panel is asked for where panels of the first factor are held and read in place "
+        "(inner {inner}, pack_a {pack_a}), and the factors' {a_all_bytes} and {b_all_bytes} B "
+        "exceed {outer_cache} B",
+    ),
+    Constraint(
+        "contraction.order-inside",
+        "order != 'nmk' or (kc < k and m_tiles < m_share and grid_k == 1"
+        " and (n_tiles < n_share or pack_b == 'block'))",
+        "k is the inner loop of blocks only where it has several, and where rows do: another "
+        "order gives the same code",
+    ),
+    Constraint(
+        "contraction.finish",
+        "finish == 'after' or (held_a and n_held > 1 and n % tile_n == 0 and grid_k == 1)",
+        "sums are finished beside the products of the next tile of the same rows: several whole "
+        "tiles, the inner loop over columns (inner {inner}, {n_held} tiles)",
+    ),
+)
+
+
+def _of_kind(unit: MatrixUnit) -> tuple[Constraint, ...]:
+    return VECTOR_CONSTRAINTS if unit.is_vector else TILE_CONSTRAINTS

@@ -96,7 +96,10 @@ class MatchedContraction:
         if dot is not None:
             return DotFacts(dot, self.kit).of(points)
         unit = self._units[points.recipe.name]
-        return ContractionFacts(self.contraction, unit, self.kit, self.lanes(unit)).of(points)
+        alignment = self.workload.alignment
+        return ContractionFacts(self.contraction, unit, self.kit, self.lanes(unit), alignment).of(
+            points
+        )
 
     def lower(self, space: str, params: Mapping[str, ParamValue]) -> Module:
         """A point as TIR."""
@@ -144,6 +147,8 @@ class MatchedContraction:
         sizes = {M: m, N: n, K: k}
         if schedule.pack_a == "none" and not unit.is_vector:
             sizes[K], sizes[M] = blocks * depth + uk, schedule.tile_m * REDUCED_TILES * grid_m
+        if schedule.finish == "beside":
+            sizes[N] = schedule.tile_n * REDUCED_TILES * grid_n
         for axis in self.contraction.outer:
             sizes[axis] = min(3, self.contraction.extents[axis])
         # An axis of extent one stays so: beside it, other axes are contiguous that else are not.

@@ -16,7 +16,9 @@ class Schedule:
 
     ``rows`` x ``columns`` is the register tile in unit tiles; ``kc`` the depth of a block in
     elements; ``m_tiles`` and ``n_tiles`` the extent of a cache block in register tiles.
-    ``prefetch`` is how many steps of k ahead rows of the second factor are asked for, 0 for never.
+    ``prefetch`` is how many steps of k ahead rows of the second factor are asked for, 0 for never;
+    for tile units how many panels ahead the first factor is. ``finish`` says when sums become
+    outputs: after a register tile, or beside the products of the next one.
     ``order`` names the block loops from the outside in, ``inner`` the register-tile loops.
     ``grid`` splits units over outer axes, rows and columns, ``grid_k`` over the blocks of k.
     """
@@ -34,6 +36,7 @@ class Schedule:
     unroll: int
     prefetch: int
     stream: bool
+    finish: str
     grid: tuple[int, int, int]
     grid_k: int
 
@@ -58,9 +61,17 @@ class Schedule:
             unroll=int(params["unroll"]),
             prefetch=int(params["prefetch"]),
             stream=bool(params["stream"]),
+            finish=str(params["finish"]),
             grid=(grid_o, grid_m, units // (grid_o * grid_m * grid_k)),
             grid_k=grid_k,
         )
+
+    def held(self, contraction: Contraction) -> str:
+        """The factor, "a" or "b", of which a panel stays while panels of the other pass by."""
+        rows, _ = tilings(contraction, self)
+        if self.inner == "mn" or rows.held == 1:
+            return "a"
+        return "b"
 
     @property
     def tile_m(self) -> int:

@@ -300,15 +300,16 @@ def _ordering_atoms() -> Iterator[Atom]:
         effects=Effects(synchronises="fence"),
     )
     for mem in _FLOATS_IN_MEMORY:
-        yield Atom(
-            id=f"x86.prefetch.{mem.value}",
-            features=BASELINE,
-            computes=Computation(Kind.HINT, "prefetch", (1,), (mem,)),
-            operands=(OperandSpec("src", Access.READ, mem, (1,), MEMORY),),
-            semantics=_nothing,
-            cost=AtomCost("load", 0.5),
-            template="__builtin_prefetch({src});",
-        )
+        for fn, locality in (("prefetch", 3), ("prefetch_outer", 2)):
+            yield Atom(
+                id=f"x86.{fn}.{mem.value}",
+                features=BASELINE,
+                computes=Computation(Kind.HINT, fn, (1,), (mem,)),
+                operands=(OperandSpec("src", Access.READ, mem, (1,), MEMORY),),
+                semantics=_nothing,
+                cost=AtomCost("load", 0.5),
+                template=f"__builtin_prefetch({{src}}, 0, {locality});",
+            )
 
 
 # Lane-wise maths -------------------------------------------------------------------------------

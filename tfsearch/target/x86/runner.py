@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from tfsearch.core.launch import EntrySpec, LaunchSpec
+from tfsearch.core.memory import aligned_bytes
 from tfsearch.measure.buffers import HostArguments
 from tfsearch.target.x86 import support
 from tfsearch.target.x86.device import SELECTOR, processor
@@ -23,19 +24,12 @@ FLUSH_FACTOR = 2
 FLUSH_LIMIT = 1 << 30
 
 
-def aligned_bytes(size: int, alignment: int = WORKSPACE_ALIGNMENT) -> Array:
-    """Uninitialised bytes at an aligned address."""
-    raw = np.empty(size + alignment, dtype=np.uint8)
-    offset = -raw.ctypes.data % alignment
-    return raw[offset : offset + size]
-
-
 class Packed:
     """The pointer array of one entry for one set of arguments; keeps its workspace alive."""
 
     def __init__(self, entry: EntrySpec, address: Mapping[str, int]) -> None:
         pointers = [address[argument.name] for argument in entry.arguments]
-        self.workspace = aligned_bytes(max(entry.workspace_bytes, 1))
+        self.workspace = aligned_bytes(max(entry.workspace_bytes, 1), WORKSPACE_ALIGNMENT)
         self.workspace[:] = 0
         pointers += [self.workspace.ctypes.data, *(support.pool() if entry.units > 1 else ())]
         self.array = (ctypes.c_void_p * len(pointers))(*pointers)
@@ -191,7 +185,7 @@ class X86Runner:
     def _flush_spec(self) -> _Flush:
         if self._flush is None:
             size = min(FLUSH_LIMIT, FLUSH_FACTOR * processor().caches[-1])
-            self._flush = aligned_bytes(size)
+            self._flush = aligned_bytes(size, WORKSPACE_ALIGNMENT)
             self._flush[:] = 1
         return _Flush(self._flush.ctypes.data, self._flush.nbytes)
 
@@ -207,7 +201,8 @@ class X86Runner:
                 out[name] = library.tfs_probe_tile(PROBE_MS) * 1e9
             elif name == "copy":
                 if self._probe is None:
-                    self._probe = (aligned_bytes(PROBE_BYTES), aligned_bytes(PROBE_BYTES))
+                    one, two = (aligned_bytes(PROBE_BYTES, WORKSPACE_ALIGNMENT) for _ in "ab")
+                    self._probe = (one, two)
                     self._probe[1][:] = 1
                 dst, src = (buffer.ctypes.data for buffer in self._probe)
                 out[name] = library.tfs_probe_copy(dst, src, PROBE_BYTES, 1) * 1e9

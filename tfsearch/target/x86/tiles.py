@@ -71,6 +71,7 @@ def tile_atoms() -> Iterator[Atom]:
         yield _product_atom(product)
         yield _zero_atom(product.acc)
         yield _load_atom(product.factor)
+        yield _load_atom(product.factor, "stream")
         yield _load_atom(product.acc)
         yield _store_atom(product.acc)
         yield from _order_atoms(product)
@@ -159,15 +160,16 @@ def _zero_atom(dtype: DType) -> Atom:
     )
 
 
-def _load_atom(dtype: DType) -> Atom:
+def _load_atom(dtype: DType, fn: str = "") -> Atom:
+    """A tile load; "stream" is the one that leaves the first-level cache to other data."""
     shape = (ROWS, ROW_BYTES // dtype.bytes)
     return _atom(
-        f"amx.load.{dtype.value}",
+        f"amx.{fn or 'load'}.{dtype.value}",
         AMX,
-        Computation(Kind.LOAD, "", shape, (dtype, dtype)),
+        Computation(Kind.LOAD, fn, shape, (dtype, dtype)),
         (_tile("dst", Access.WRITE, dtype), _memory("src", Access.READ, dtype, shape)),
         _copy,
-        f"TFS_TILES_LOAD({{dst}}, {{src}}, {{src.ld}} * {dtype.bytes}L);",
+        f"TFS_TILES_{(fn or 'load').upper()}({{dst}}, {{src}}, {{src.ld}} * {dtype.bytes}L);",
         AtomCost("load", 8.0, 45.0),
     )
 

@@ -2,6 +2,7 @@
  *
  *   tfs_tiles_begin(), tfs_tiles_end()   eight whole tiles of 16 rows x 64 bytes; back to none
  *   TFS_TILES_LOAD(t, p, bytes)          TFS_TILE_LOAD that sees every store before it
+ *   TFS_TILES_STREAM(t, p, bytes)        the same for TFS_TILE_STREAM_LOAD
  *   tfs_load_<t>(p), tfs_loadn_<t>(p, n), tfs_store_<t>(p, v)   t: bf16x32, i8x64, bits unchanged
  *   tfs_interleave_<e>(d, ldd, s, lds, rows, columns)
  *                                        d[i / G][j * G + i % G] = s[i][j], G elements in 4 bytes
@@ -30,6 +31,11 @@ TFS_FN void tfs_tiles_end(void) { TFS_TILE_RELEASE(); }
   do {                                 \
     __asm__ volatile("" ::: "memory"); \
     TFS_TILE_LOAD(t, p, bytes);        \
+  } while (0)
+#define TFS_TILES_STREAM(t, p, bytes)  \
+  do {                                 \
+    __asm__ volatile("" ::: "memory"); \
+    TFS_TILE_STREAM_LOAD(t, p, bytes); \
   } while (0)
 
 #if TFS_ISA_AVX512
