@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import os
 import threading
+import time
 
 import numpy as np
 import pytest
@@ -67,6 +68,14 @@ static void exclusive_body(void* ctx, int tid, int threads) {
   tfs_barrier_wait(&j->barrier, threads);
 }
 
+/* Where the threads of a run are; they meet, so that each is still there. */
+static void place_body(void* ctx, int tid, int threads) {
+  job* j = ctx;
+  tfs_barrier_wait(&j->barrier, threads);
+  j->cells[tid] = sched_getcpu();
+}
+
+void run_place(job* j, int threads) { tfs_pool_run(j->pool, threads, place_body, j); }
 void run_count(job* j, int threads) { tfs_pool_run(j->pool, threads, count_body, j); }
 void run_ring(job* j, int threads) { tfs_pool_run(j->pool, threads, ring_body, j); }
 void run_nested(job* j, int threads) { tfs_pool_run(j->pool, threads, nested_body, j); }
@@ -115,14 +124,13 @@ class Job:
 def lib(tmp_path_factory) -> ctypes.CDLL:
     text = clib.support_source() + DRIVER
     library = load(tmp_path_factory.mktemp("pool"), text, any_compiler(), ())
-    for name in ("tfs_pool_create", "tfs_pool_create_with"):
-        getattr(library, name).restype = ctypes.c_void_p
+    library.tfs_pool_create.restype = ctypes.c_void_p
     return library
 
 
-@pytest.fixture(params=[0, 1], ids=["free", "pinned"])
-def pool(lib, request):
-    made = lib.tfs_pool_create_with(16, request.param)
+@pytest.fixture
+def pool(lib):
+    made = lib.tfs_pool_create(16)
     yield made
     lib.tfs_pool_destroy(ctypes.c_void_p(made))
 
@@ -145,6 +153,37 @@ def test_a_run_is_clipped_to_the_size_of_the_pool(lib, pool):
     job = Job(lib, pool)
     job.run("count", 0)
     assert (job.count("calls"), job.count("threads")) == (1, 1)
+
+
+def test_a_worker_keeps_off_the_callers_cpu(lib, pool):
+    cpus = sorted(os.sched_getaffinity(0))
+    if len(cpus) < 2:
+        pytest.skip("needs two CPUs")
+    job = Job(lib, pool)
+    together = 0
+    try:
+        for cpu in (*cpus[:2], *cpus[:2]):
+            os.sched_setaffinity(0, {cpu})
+            os.sched_setaffinity(0, cpus)
+            for _ in range(20):
+                time.sleep(0.001)
+                job.run("place", 2)
+                together += int(job.cells[0] == job.cells[1])
+    finally:
+        os.sched_setaffinity(0, cpus)
+    assert together <= 20, "of 80; a busy machine may move the caller during a run"
+
+
+def test_workers_run_where_there_is_one_cpu_for_all(lib, pool):
+    cpus = os.sched_getaffinity(0)
+    job = Job(lib, pool)
+    try:
+        os.sched_setaffinity(0, {min(cpus)})
+        for _ in range(50):
+            job.run("count", 3)
+    finally:
+        os.sched_setaffinity(0, cpus)
+    assert job.count("calls") == 150
 
 
 def test_a_pool_of_no_threads_is_refused(lib):

@@ -12,13 +12,12 @@
 typedef struct tfs_pool tfs_pool;
 typedef void (*tfs_body)(void* ctx, int tid, int threads);
 
-enum { TFS_POOL_PIN = 1 };
-
 /* A pool for up to `threads` threads, the caller of tfs_pool_run included; NULL if threads < 1 or
- * memory is short.  Workers start when a run first needs them.  With TFS_POOL_PIN worker i is
- * bound to the i-th CPU that the creating thread may use; the caller's thread is never bound. */
+ * memory is short.  Workers start when a run first needs them.  They may use the CPUs that the
+ * caller of their run may use, but not the one it is on while there is another for each: a
+ * scheduler that wakes them beside the caller would have them take turns.  The caller's thread is
+ * never bound. */
 tfs_pool* tfs_pool_create(int threads);
-tfs_pool* tfs_pool_create_with(int threads, int flags);
 
 /* Ends the workers and frees the pool; no run may be in progress. */
 void tfs_pool_destroy(tfs_pool* pool);

@@ -23,8 +23,8 @@ struct tfs_pool {
   uint32_t pending __attribute__((aligned(128))); /* workers still in the run; futex word */
   uint32_t waiting;
   pthread_mutex_t run_lock;
-  int size, started, pin;
-  cpu_set_t cpus;
+  int size, started;
+  int avoided, placed; /* the CPU that the first `placed` workers keep away from */
   tfs_slot* slots;
   tfs_pool *next, *previous;
 };
@@ -101,7 +101,7 @@ static void tfs_after_fork_child(void) {
   tfs_inside_run = 0;
   for (tfs_pool* p = tfs_pools; p; p = p->next) {
     pthread_mutex_init(&p->run_lock, NULL);
-    p->started = 0;
+    p->started = p->placed = 0;
     p->pending = p->waiting = 0;
     for (int i = 0; i < p->size - 1; ++i) p->slots[i].sleeping = 0;
   }
@@ -113,7 +113,7 @@ static void tfs_register_fork(void) {
   pthread_atfork(tfs_before_fork, tfs_after_fork_parent, tfs_after_fork_child);
 }
 
-tfs_pool* tfs_pool_create_with(int threads, int flags) {
+tfs_pool* tfs_pool_create(int threads) {
   void *pool = NULL, *slots = NULL;
   if (threads < 1 || threads > 1 << 16) return NULL;
   pthread_once(&tfs_fork_once, tfs_register_fork);
@@ -127,7 +127,6 @@ tfs_pool* tfs_pool_create_with(int threads, int flags) {
   memset(slots, 0, sizeof(tfs_slot) * (size_t)threads);
   p->slots = slots;
   p->size = threads;
-  p->pin = (flags & TFS_POOL_PIN) && sched_getaffinity(0, sizeof p->cpus, &p->cpus) == 0;
   pthread_mutex_init(&p->run_lock, NULL);
   pthread_mutex_lock(&tfs_pools_lock);
   p->next = tfs_pools;
@@ -136,8 +135,6 @@ tfs_pool* tfs_pool_create_with(int threads, int flags) {
   pthread_mutex_unlock(&tfs_pools_lock);
   return p;
 }
-
-tfs_pool* tfs_pool_create(int threads) { return tfs_pool_create_with(threads, 0); }
 
 int tfs_pool_threads(const tfs_pool* pool) { return pool->size; }
 
@@ -165,17 +162,6 @@ void tfs_pool_destroy(tfs_pool* pool) {
   free(pool);
 }
 
-/* The n-th (modulo their number) CPU of the set, alone. */
-static cpu_set_t tfs_nth_cpu(const cpu_set_t* cpus, int n) {
-  cpu_set_t one;
-  CPU_ZERO(&one);
-  n %= CPU_COUNT(cpus);
-  for (int c = 0; c < CPU_SETSIZE; ++c) {
-    if (CPU_ISSET(c, cpus) && n-- == 0) CPU_SET(c, &one);
-  }
-  return one;
-}
-
 /* Starts workers until there are `workers`; signals stay with the program's own threads. */
 static void tfs_start_workers(tfs_pool* p, int workers) {
   sigset_t all, old;
@@ -188,13 +174,25 @@ static void tfs_start_workers(tfs_pool* p, int workers) {
     s->tid = p->started + 1;
     s->seen = s->seq;
     if (pthread_create(&s->thread, NULL, tfs_worker, s)) break;
-    if (p->pin) {
-      cpu_set_t one = tfs_nth_cpu(&p->cpus, s->tid);
-      pthread_setaffinity_np(s->thread, sizeof one, &one);
-    }
     p->started += 1;
   }
   pthread_sigmask(SIG_SETMASK, &old, NULL);
+}
+
+/* Keeps workers off the caller's CPU where every thread can have one; asks the system only when the
+ * caller has moved or workers are new. */
+static void tfs_keep_away(tfs_pool* p, int workers) {
+  cpu_set_t cpus;
+  int here = sched_getcpu();
+  if (here < 0 || (here == p->avoided && workers <= p->placed)) return;
+  if (sched_getaffinity(0, sizeof cpus, &cpus) || !CPU_ISSET(here, &cpus)) return;
+  if (CPU_COUNT(&cpus) <= workers) return;
+  CPU_CLR(here, &cpus);
+  for (int i = 0; i < workers; ++i) {
+    pthread_setaffinity_np(p->slots[i].thread, sizeof cpus, &cpus);
+  }
+  p->avoided = here;
+  p->placed = workers;
 }
 
 void tfs_pool_run(tfs_pool* pool, int threads, tfs_body body, void* ctx) {
@@ -209,6 +207,7 @@ void tfs_pool_run(tfs_pool* pool, int threads, tfs_body body, void* ctx) {
   pthread_mutex_lock(&pool->run_lock);
   tfs_start_workers(pool, threads - 1);
   if (threads > pool->started + 1) threads = pool->started + 1;
+  tfs_keep_away(pool, threads - 1);
   tfs_set(&pool->pending, (uint32_t)(threads - 1));
   for (int i = 0; i < threads - 1; ++i) tfs_hand_over(&pool->slots[i], body, ctx, threads);
   tfs_inside_run = 1;
