@@ -65,7 +65,7 @@ ROWS: dict[str, tuple[tuple[int, int, int], ...]] = {
 CAP = 2.0
 PYTHON_FROM = 96
 PYTHON_ROUNDS = 15
-REST_S = 0.05
+REST_S = 0.2
 """Seconds between two sides that use several threads."""
 ALIGNMENT = 64
 """Bytes to which the arguments of both are aligned."""
@@ -134,7 +134,7 @@ def apart(
 ) -> list[int]:
     """One round of batches, each after a rest: threads of the other side spin for a while.
 
-    OpenBLAS's own spin for 2^26 cycles. An untimed batch wakes the threads of the side at hand.
+    OpenBLAS's own spin for 2^28 cycles, a tenth of a second. An untimed batch wakes the threads of the side at hand.
     """
     out = [0] * len(kernels)
     for side in shuffler.sample(range(len(kernels)), len(kernels)):

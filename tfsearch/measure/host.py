@@ -15,6 +15,9 @@ from tfsearch.core.launch import ArgumentSpec, EntrySpec, LaunchSpec
 from tfsearch.measure.buffers import HostArguments
 from tfsearch.measure.protocols import Arguments, Loaded, Runner
 
+SETTLE_S = 0.15
+"""Seconds until a library's idle threads sleep: OpenBLAS's spin for 2**28 cycles, taking a core."""
+
 Array = NDArray[Any]
 HostFunction = Callable[[Mapping[str, Array], Mapping[str, Array]], None]
 
@@ -100,7 +103,8 @@ def timed_rounds(
 
     Nanoseconds of a batch, shape [rounds, kernels]; in every round each kernel runs once, in an
     order shuffled by ``seed``. Cold rounds of host callables need a runner that can flush
-    (``RequestError`` otherwise).
+    (``RequestError`` otherwise). A kernel of several units waits for the threads of a host function
+    before it to sleep, then runs once untimed.
     """
     hosts = [isinstance(kernel, HostCallable) for kernel in kernels]
     if not any(hosts):
@@ -109,17 +113,24 @@ def timed_rounds(
         )
     shuffler = random.Random(seed)
     out = np.zeros((rounds, len(kernels)), dtype=np.int64)
+    busy = True
     for number in range(rounds):
         order = list(range(len(kernels)))
         shuffler.shuffle(order)
         for k in order:
             kernel = kernels[k]
             if not isinstance(kernel, HostCallable):
+                if busy and kernel.launch.main.units > 1:
+                    time.sleep(SETTLE_S)
+                    runner.time([kernel], [arguments[k]], [1], 1, cold=False, seed=0)
+                    busy = False
                 alone = runner.time(
                     [kernel], [arguments[k]], [batches[k]], 1, cold=cold, seed=seed + number
                 )
                 out[number, k] = int(alone[0, 0])
-            elif cold:
+                continue
+            busy = True
+            if cold:
                 out[number, k] = _cold_batch(runner, kernel, arguments[k], batches[k])
             else:
                 out[number, k] = kernel.time_batch(arguments[k], batches[k])
