@@ -122,7 +122,7 @@ PROGRAMS = {
 
 PLAIN = {
     "lanes": 16, "unroll": 1, "rows": 1, "staging": "reread", "divide": "exact",
-    "prefetch": False, "stream": False, "units": 1,
+    "prefetch": False, "beside": False, "stream": False, "units": 1,
 }  # fmt: skip
 
 
@@ -153,6 +153,39 @@ def test_reduced_kernels_are_legal_and_right_when_interpreted(name):
         inputs = inputs_of(small.program)
         outputs = interpreted(small.program, module, kit().atoms, inputs)
         assert wrong(small.program, inputs, outputs) == [], params
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_passes_side_by_side_give_the_same_answer(name):
+    matched = Rowwise().match(workload(PROGRAMS[name]), kit())
+    points = Space(tuple(matched.spaces)).legal_set()[0]
+    chosen = np.flatnonzero(points.labels("beside"))
+    walks = len(next(iter(matched.plans.values())).passes) - 1
+    assert len(chosen) == 0 or walks > 1
+    for row in np.random.default_rng(9).choice(chosen, min(3, len(chosen)), replace=False):
+        params = points.params(int(row))
+        assert verify(matched.lower(points.recipe.name, params), kit().atoms, LIMITS) == ()
+        small, smaller = matched.reduced(points.recipe.name, params)
+        module = Rowwise().match(small, kit()).lower(points.recipe.name, smaller)
+        assert verify(module, kit().atoms, LIMITS) == ()
+        inputs = inputs_of(small.program)
+        outputs = interpreted(small.program, module, kit().atoms, inputs)
+        assert wrong(small.program, inputs, outputs) == [], params
+
+
+def test_passes_side_by_side_are_offered_where_there_are_several():
+    offered = {
+        name: bool(Space(tuple(m.spaces)).legal_set()[0].labels("beside").any())
+        for name in ("softmax", "rms-norm", "layer-norm", "weighted", "one-element")
+        for m in [Rowwise().match(workload(PROGRAMS[name]), kit())]
+    }
+    assert offered == {
+        "softmax": True,
+        "rms-norm": True,
+        "layer-norm": True,
+        "weighted": False,
+        "one-element": False,
+    }
 
 
 @pytest.mark.parametrize("name", PROGRAMS)

@@ -6,7 +6,7 @@ combination of the choices that shape it; how often each runs is arithmetic on c
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,6 +21,7 @@ from tfsearch.ir.tir.nodes import Buffer, Window, window
 from tfsearch.recipes.counting import Meter, Traffic
 from tfsearch.recipes.fragments import Lanes
 from tfsearch.recipes.recipe import Kit
+from tfsearch.recipes.rowwise.beside import Beside
 from tfsearch.recipes.rowwise.lower import Columns, Lowering, Rows
 from tfsearch.recipes.rowwise.match import Pipeline
 from tfsearch.recipes.rowwise.plan import Pass, Plan
@@ -32,6 +33,8 @@ Column = Any
 
 STEP_OVERHEAD = 2.0
 """Cycles of loop control per step that the front end cannot hide; an estimate."""
+CHAIN = "chain"
+"""The wait for accumulators, counted beside the pipes."""
 CHAIN_LATENCY = 4.0
 """Cycles until a dependent add, max or multiply-add can start; the same on current cores."""
 FINISH_LATENCY = 40.0
@@ -110,6 +113,31 @@ class _Shape:
         for one in plan.passes[1:]:
             self.passes.append(self._pass(one))
         self.asked = self._asked()
+        self.kept = self._kept(first)
+
+    def _kept(self, first: Column) -> list[Column]:
+        """What each pass adds for a line where passes run side by side: row values through memory.
+
+        And those that need no reduction once more, but for the first walk, which has them anyway.
+        """
+        low, passes, zero = self.low, self.plan.passes, np.zeros(self.meter.width)
+        if not isinstance(low, Rows) or len(passes) < 3:
+            return [zero] * len(passes)
+        beside = Beside(low.walker, low.outer, lambda _: None)
+        beside.allocate()
+        line = self.whole_line
+        out = [zero]
+        for number, one in enumerate(passes[1:], 1):
+
+            def move(number: int = number, one: Pass = one) -> None:
+                for earlier in passes[1:number]:
+                    for value in low.walker.handed_on(earlier):
+                        line.tile.leaves[value] = beside.fetch(value, line)
+                beside.keep(one, line)
+
+            moved = self.meter.counted(self.builder, move)
+            out.append(moved + (first if number > 1 else zero))
+        return out
 
     def _line(self, valid: int) -> tuple[Line, Column]:
         low = self.low
@@ -174,6 +202,7 @@ class _Shape:
             )
             self.passes.append(Profiles(row, row, zero, zero, zero, zero))
         self.asked = zero
+        self.kept = [zero] * len(self.plan.passes)
 
     def _asked(self) -> Column:
         """Prefetches of one fragment that begins a cache line."""
@@ -183,6 +212,16 @@ class _Shape:
         return self.meter.counted(
             self.builder, lambda: low.walker.prefetch(self.whole_line.tile.place)
         )
+
+
+def scaled(phase: Phase, where: Column) -> Phase:
+    """The phase at the points that ``where`` marks, nothing elsewhere."""
+    return Phase(
+        phase.name,
+        {pipe: column * where for pipe, column in phase.cycles.items()},
+        {level: column * where for level, column in phase.bytes.items()},
+        phase.overhead * where,
+    )
 
 
 class _Batch:
@@ -198,6 +237,7 @@ class _Batch:
         self.staging, self.divide = points.labels("staging"), points.labels("divide")
         self.stream = points.labels("stream").astype(bool)
         self.prefetch = points.labels("prefetch").astype(bool)
+        self.beside = points.labels("beside").astype(bool)
         self.groups = points.column("groups")
         self.registers = self.staging == REGISTERS
         self._trips()
@@ -264,13 +304,19 @@ class _Batch:
             each, ends = self._per_pass(rows, shape)
             lines, busy = self.lines[rows], self.busy[rows]
             short = ends["short_lines"]
+            # Rows that fill no group are passed over one after another.
+            piped = np.where(self.beside[rows], lines - lines % self.rows[rows], 0)
             for number in range(count):
                 line, short_line = each[number]
                 total[rows] += line * (lines - short)[:, None] + short_line * short[:, None]
                 busiest[number][rows] = line * busy[:, None]
+                total[rows] += shape.kept[number] * piped[:, None]
+                busiest[number][rows] += shape.kept[number] * np.minimum(piped, busy)[:, None]
             total[rows] += shape.unit * self.units[rows][:, None]
             busiest[0][rows] += shape.unit
-        phases = [self._phase(number, busiest[number]) for number in range(count)]
+        apart = [self._phase(number, busiest[number]) for number in range(count)]
+        phases = [scaled(phase, ~self.beside) for phase in apart]
+        phases.append(scaled(self._together(apart[1:]), self.beside))
         program = facts_of(self.plan.domain.program)
         wide = any(op.type.dtype.bytes == 8 for op in self.plan.domain.program.ops)
         return Facts(
@@ -327,10 +373,24 @@ class _Batch:
             steps = np.asarray(-(-deep // self.rows)) + np.zeros_like(self.rows)
         steps = np.where(self.registers, 1, steps)
         if one.reductions:
-            cycles["chain"] = (groups * steps * CHAIN_LATENCY).astype(np.float64)
+            cycles[CHAIN] = (groups * steps * CHAIN_LATENCY).astype(np.float64)
         ends = FINISH_LATENCY if self.along else FINISH_LATENCY / 4
         overhead = groups * (steps * STEP_OVERHEAD + ends)
         return Phase(f"pass{number}", cycles, self._traffic(number), overhead)
+
+    def _together(self, phases: Sequence[Phase]) -> Phase:
+        """Passes side by side in one walk: their work adds up, their waits overlap."""
+        cycles: dict[str, Column] = {}
+        moved: dict[str, Column] = {}
+        zero = np.zeros(len(self.points))
+        for phase in phases:
+            for pipe, column in phase.cycles.items():
+                before = cycles.get(pipe, zero)
+                cycles[pipe] = np.maximum(before, column) if pipe == CHAIN else before + column
+            for level, column in phase.bytes.items():
+                moved[level] = moved.get(level, zero) + column
+        waits = [np.asarray(phase.overhead) + zero for phase in phases]
+        return Phase("together", cycles, moved, np.max(np.stack(waits), axis=0))
 
     def _traffic(self, number: int) -> dict[str, Column]:
         domain = self.plan.domain

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import product
 
 from tfsearch.atoms.contract import Computation, Kind
 from tfsearch.atoms.table import AtomTable
 from tfsearch.core.records import Accuracy
 from tfsearch.ir.tir.builder import Builder
 from tfsearch.ir.tir.expr import Const, Expr, Var, as_expr, minimum
-from tfsearch.ir.tir.nodes import UNIT, Io, Kernel, Module, Param, window
+from tfsearch.ir.tir.nodes import UNIT, Io, Kernel, Module, Param
 from tfsearch.recipes.domain import dealt, places
 from tfsearch.recipes.fragments import Fragments, Lanes, Place
+from tfsearch.recipes.rowwise.beside import Beside, staged_slots
 from tfsearch.recipes.rowwise.match import Pipeline
 from tfsearch.recipes.rowwise.plan import Pass, Plan
 from tfsearch.recipes.rowwise.schedule import REGISTERS, Geometry, Schedule
-from tfsearch.recipes.rowwise.walk import Accumulators, Line, Piece, Walker
+from tfsearch.recipes.rowwise.walk import Accumulators, Active, Line, Piece, Walker
 
 MAIN = "main"
 
@@ -79,21 +81,14 @@ class Lowering:
 
     def passes(self, lines: list[Line], walk: Callable[[int, Pass, Accumulators], None]) -> None:
         """All passes over a group of lines."""
-        walker, lanes = self.walker, self.schedule.lanes
+        walker = self.walker
         for number, one in enumerate(self.plan.passes):
             if not number:
                 continue
             acc = walker.begin(one, len(lines))
             walk(number, one, acc)
             for line in lines:
-                for reduction in one.reductions:
-                    buffer = acc[reduction.value]
-                    chains = [
-                        window(buffer, line.index, chain, (0, lanes))
-                        for chain in range(walker.chains)
-                    ]
-                    walker.finish(reduction, line, chains)
-                walker.row_values(one, line)
+                walker.end(one, line, acc)
 
     def lane_counts(self) -> tuple[int, int, int]:
         """Along the lane axis: whole steps of ``unroll`` fragments, whole fragments beyond them,
@@ -111,7 +106,8 @@ class Rows(Lowering):
         """Staged values of whole rows, padded to whole fragments."""
         lanes = self.schedule.lanes
         padded = -(-self.geometry.extent // lanes) * lanes
-        self.walker.allocate_staging(self.schedule.rows, self.geometry.deep, padded)
+        slots = staged_slots(self.plan) if self.schedule.beside else 1
+        self.walker.allocate_staging(slots * self.schedule.rows, self.geometry.deep, padded)
 
     def groups(self) -> None:
         """The unit's whole groups, then the rows that fill none."""
@@ -120,7 +116,11 @@ class Rows(Lowering):
         total = full + (rest > 0)
         first, last = self.share(total, "group")
         stop = minimum(last, full) if rest else last
-        if full:
+        if self.schedule.beside:
+            pipeline = Beside(self.walker, self.outer, lambda active: self.walk(active, []))
+            pipeline.allocate()
+            pipeline.emit(first, stop)
+        elif full:
             with self.builder.loop("g", stop, start=first) as group:
                 self.group(group * size, size)
         if rest:
@@ -143,7 +143,7 @@ class Rows(Lowering):
 
         def walk(number: int, one: Pass, acc: Accumulators) -> None:
             ask = ahead if number == self.prefetching_pass() else []
-            self.walk(one, lines, acc, ask)
+            self.walk([Active(one, lines, acc)], ask)
 
         self.passes(lines, walk)
 
@@ -160,8 +160,8 @@ class Rows(Lowering):
             out.append(places(self.builder, row, self.outer, self.domain.extents))
         return out
 
-    def walk(self, one: Pass, lines: list[Line], acc: Accumulators, ahead: list[Place]) -> None:
-        """Along the rows of a group: whole steps, then what is left."""
+    def walk(self, active: list[Active], ahead: list[Place]) -> None:
+        """Along the rows of groups: whole steps, then what is left."""
         steps, rest, short = self.lane_counts()
         lanes, unroll, lane = self.schedule.lanes, self.schedule.unroll, self.domain.lane
         with self.builder.loop("o", self.geometry.deep) as deep:
@@ -172,17 +172,18 @@ class Rows(Lowering):
                 return Piece(place, Lanes.of(lanes, lane, valid), chain, (deep, at))
 
             with self.builder.loop("s", steps) as step:
-                for line in lines:
-                    for u in range(unroll):
+                for each in active:
+                    for line, u in product(each.lines, range(unroll)):
                         at = step * (unroll * lanes) + u * lanes
-                        self.walker.element(one, line, piece(line, at, u, lanes), acc)
+                        self.walker.element(each.one, line, piece(line, at, u, lanes), each.acc)
                 for place in ahead:
                     self.ask(place, inner, step)
             for u in range(rest + (short > 0)):
                 at = Const((steps * unroll + u) * lanes)
                 valid = lanes if u < rest else short
-                for line in lines:
-                    self.walker.element(one, line, piece(line, at, u, valid), acc)
+                for each in active:
+                    for line in each.lines:
+                        self.walker.element(each.one, line, piece(line, at, u, valid), each.acc)
 
     def ask(self, place: Place, inner: Place, step: Expr) -> None:
         """Prefetch the cache lines of one step, a line's first fragment at a time."""

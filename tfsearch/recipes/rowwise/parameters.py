@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from tfsearch.core.records import ParamValue
 from tfsearch.recipes.recipe import Kit
+from tfsearch.recipes.rowwise.beside import staged_slots
 from tfsearch.recipes.rowwise.match import Pipeline
 from tfsearch.recipes.rowwise.plan import Plan, divides_by_rows
 from tfsearch.recipes.rowwise.schedule import (
@@ -18,7 +19,7 @@ from tfsearch.recipes.rowwise.schedule import (
 )
 from tfsearch.space import Constraint, Definition, Kind, Parameter, RecipeSpace
 
-VERSION = 1
+VERSION = 2
 NAMES = {Pipeline.ROWS: "rowwise.rows", Pipeline.COLUMNS: "rowwise.columns"}
 SPARE_REGISTERS = 8
 """Registers left to temporaries and constants of maths functions."""
@@ -63,6 +64,7 @@ def space_of(plan: Plan, kit: Kit, lanes: tuple[int, ...]) -> RecipeSpace:
             "divide", (EXACT, RECIPROCAL) if divides_by_rows(domain) else (EXACT,), Kind.CATEGORICAL
         ),
         _flag("prefetch", rows and walks > 1 and far and bool(plan.fetched)),
+        _flag("beside", rows and walks > 1),
         _flag("stream", bool(plan.element_outputs) and beyond_cache),
         Parameter("units", tuple(sorted(kit.units)), Kind.ORDINAL),
     )
@@ -76,13 +78,15 @@ def space_of(plan: Plan, kit: Kit, lanes: tuple[int, ...]) -> RecipeSpace:
         "memory": max(kit.caches, default=1 << 20),
         "narrowest": widths[0],
         "spare": SPARE_REGISTERS,
+        "walks": walks,
+        "slots": staged_slots(plan),
     }
     return RecipeSpace(
         NAMES[domain.pipeline],
         VERSION,
         parameters,
         _definitions(kit, widths, rows),
-        (*_common(), *(_rows() if rows else _columns())),
+        (*_common(), *((*_rows(), *_beside()) if rows else _columns())),
         constants,
     )
 
@@ -114,13 +118,14 @@ def _definitions(kit: Kit, widths: tuple[int, ...], rows: bool) -> tuple[Definit
         registers = f"{kit.registers[width]} if lanes == {width} else ({registers})"
     groups = "ceil_div(lines, rows)" if rows else "lines * ceil_div(extent, unroll * lanes)"
     staged = (
-        "rows * deep * round_up(extent, lanes) * staged_bytes"
+        "(slots if beside else 1) * rows * deep * round_up(extent, lanes) * staged_bytes"
         if rows
         else "unroll * deep * lanes * staged_bytes"
     )
     return (
         Definition("registers", registers),
         Definition("groups", groups),
+        Definition("together", "walks if beside else 1"),
         Definition("fragments", "ceil_div(extent, lanes)"),
         Definition("held", "fragments * rows * live + spare"),
         Definition("kept_bytes", staged),
@@ -141,14 +146,15 @@ def _common() -> tuple[Constraint, ...]:
         ),
         Constraint(
             "rowwise.accumulators",
-            "rows * unroll * accumulators * 2 <= registers",
-            "{rows} x {unroll} fragments with {accumulators} accumulators each take more than "
-            "half of {registers} registers",
+            "rows * unroll * accumulators * together * 2 <= registers",
+            "{rows} x {unroll} fragments of {together} passes with {accumulators} accumulators "
+            "each take more than half of {registers} registers",
         ),
         Constraint(
             "rowwise.code-size",
-            "rows * unroll <= 16",
-            "{rows} x {unroll} fragments a step: more than 16 only bloat the code",
+            "rows * unroll * together <= 16",
+            "{rows} x {unroll} fragments of {together} passes a step: more than 16 only bloat the "
+            "code",
         ),
         Constraint(
             "rowwise.units-idle",
@@ -192,6 +198,18 @@ def _rows() -> tuple[Constraint, ...]:
             "and groups >= 2 * units)",
             "nothing to fetch ahead: {groups} groups on {units} units, steps of {unroll} x "
             "{lanes} in {extent} elements",
+        ),
+    )
+
+
+def _beside() -> tuple[Constraint, ...]:
+    return (
+        Constraint(
+            "rowwise.beside",
+            f"beside == False or (staging != '{REGISTERS}' and prefetch == False "
+            "and (groups - 1) // units >= walks)",
+            "{walks} passes side by side need memory between them (staging {staging}), nothing "
+            "fetched ahead, and {walks} of the {groups} groups on each of {units} units",
         ),
     )
 

@@ -103,7 +103,9 @@ class MatchedRowwise:
         domain, schedule = self.plans[EXACT].domain, Schedule.of(params)
         rows = domain.pipeline is Pipeline.ROWS
         units = min(schedule.units, REDUCED_UNITS)
-        groups = REDUCED_GROUPS * units
+        walks = len(self.plans[EXACT].passes) - 1
+        each = max(REDUCED_GROUPS, walks + 1) if schedule.beside else REDUCED_GROUPS
+        groups = each * units
         sizes = {axis: 1 for axis in domain.positions if axis not in domain.extents}
         sizes[domain.lane] = self._reduced_extent(schedule, domain)
         if rows:

@@ -19,7 +19,8 @@ class Schedule:
 
     ``unroll`` fragments along the lanes and ``rows`` lines are in flight at once. ROWS: a line is
     a row, each of its reductions has ``unroll`` accumulators. COLUMNS: ``unroll`` neighbouring
-    fragments share a walk down the rows, with ``rows`` accumulators each.
+    fragments share a walk down the rows, with ``rows`` accumulators each. ``beside``: successive
+    passes walk along successive groups together (ROWS).
     """
 
     lanes: int
@@ -30,6 +31,7 @@ class Schedule:
     prefetch: bool
     stream: bool
     units: int
+    beside: bool = False
 
     @staticmethod
     def of(params: Mapping[str, ParamValue]) -> Schedule:
@@ -43,6 +45,7 @@ class Schedule:
             prefetch=bool(params["prefetch"]),
             stream=bool(params["stream"]),
             units=int(params["units"]),
+            beside=bool(params["beside"]),
         )
 
 

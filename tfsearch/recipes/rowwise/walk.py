@@ -9,7 +9,7 @@ from tfsearch.atoms.contract import Computation, Kind
 from tfsearch.ir.dtypes import DType
 from tfsearch.ir.hir.ops import BinaryAttrs, BinaryFn, ReduceFn
 from tfsearch.ir.tir.builder import Builder
-from tfsearch.ir.tir.expr import Expr
+from tfsearch.ir.tir.expr import Expr, ExprLike
 from tfsearch.ir.tir.nodes import Buffer, MemorySpace, Scalar, Window, window
 from tfsearch.recipes.fragments import Fragments, FragmentTile, Lanes, Place, compute_dtype
 from tfsearch.recipes.rowwise.match import Domain, Pipeline
@@ -23,11 +23,14 @@ class Line:
 
     ``tile`` evaluates what does not differ along a row; ``tile.leaves`` holds what is known.
     ``pieces`` are the element fragments that registers keep, by their place along the row.
+    ``slot`` is the line of the staged values that are its own, ``turn`` that of its row values.
     """
 
     index: int
     tile: FragmentTile
     pieces: dict[int, FragmentTile] = field(default_factory=dict[int, FragmentTile])
+    slot: ExprLike = 0
+    turn: ExprLike = 0
 
 
 @dataclass(frozen=True)
@@ -41,6 +44,15 @@ class Piece:
 
 
 Accumulators = Mapping[int, Buffer]
+
+
+@dataclass(frozen=True)
+class Active:
+    """A pass with the lines that it is at and their accumulators."""
+
+    one: Pass
+    lines: list[Line]
+    acc: Accumulators
 
 
 class Walker:
@@ -97,7 +109,7 @@ class Walker:
 
     def line(self, index: int, place: Place, lanes: Lanes) -> Line:
         """A line at a place of the kept axes, with the row values that need no reduction."""
-        line = Line(index, self.fragments.at(place, lanes, self.constants))
+        line = Line(index, self.fragments.at(place, lanes, self.constants), slot=index)
         self.row_values(self.plan.passes[0], line)
         return line
 
@@ -111,6 +123,12 @@ class Walker:
             line.tile.store(
                 line.tile.value(value, labels[value]), self.outputs[position], labels[value]
             )
+
+    def handed_on(self, one: Pass) -> dict[int, DType]:
+        """Row values of a pass that later passes may read, with the type of their registers."""
+        ops = self.domain.program.ops
+        found = {r.value: r.acc for r in one.reductions}
+        return found | {v: compute_dtype(ops[v].type.dtype) for v in one.rows if v not in found}
 
     # Accumulators --------------------------------------------------------------------------
 
@@ -152,6 +170,17 @@ class Walker:
             computes = Computation(Kind.REDUCE, reduction.fn.value, (lanes,), (reduction.acc,))
             self.builder.call(self.fragments.atom(computes), result, acc[0])
         line.tile.leaves[reduction.value] = result
+
+    def end(self, one: Pass, line: Line, acc: Accumulators) -> None:
+        """What follows a walk: reductions are joined, row values computed."""
+        for reduction in one.reductions:
+            buffer = acc[reduction.value]
+            chains = [
+                window(buffer, line.index, chain, (0, self.schedule.lanes))
+                for chain in range(self.chains)
+            ]
+            self.finish(reduction, line, chains)
+        self.row_values(one, line)
 
     def first_lanes(self, reduction: Reduction, line: Line, tile: FragmentTile) -> Window:
         """What a short fragment gives a reduction, the identity in the lanes that are not there."""
@@ -254,14 +283,14 @@ class Walker:
     def _load_staged(self, tile: FragmentTile, value: int, line: Line, piece: Piece) -> Window:
         dtype: DType = self.staged[value].dtype
         out = tile.register("x", dtype)
-        tile.call(Kind.LOAD, "", (dtype, dtype), out, self._slot(value, line.index, piece))
+        tile.call(Kind.LOAD, "", (dtype, dtype), out, self._slot(value, line.slot, piece))
         return out
 
     def _store_staged(self, tile: FragmentTile, value: int, line: Line, piece: Piece) -> None:
         dtype = self.staged[value].dtype
         source = tile.value(value, self.domain.labels[value])
-        tile.call(Kind.STORE, "", (dtype, dtype), self._slot(value, line.index, piece), source)
+        tile.call(Kind.STORE, "", (dtype, dtype), self._slot(value, line.slot, piece), source)
 
-    def _slot(self, value: int, line: int, piece: Piece) -> Window:
+    def _slot(self, value: int, line: ExprLike, piece: Piece) -> Window:
         deep, at = piece.slot
         return window(self.staged[value], line, deep, (at, self.schedule.lanes))
