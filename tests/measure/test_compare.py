@@ -1,5 +1,6 @@
 import dataclasses
 
+import numpy as np
 import pytest
 
 from tests.measure import fake_runner
@@ -162,6 +163,33 @@ def test_cold_rounds_of_a_host_function_need_a_runner_that_flushes():
     times = timed_rounds(Flushing(), [kernel], [sets], [4], 2, cold=True, seed=0)
     assert times.shape == (2, 1)
     assert len(flushed) == 8
+
+
+@pytest.mark.parametrize("units", [1, 4])
+def test_a_kernel_of_several_units_waits_for_a_host_functions_threads(monkeypatch, units: int):
+    rests: list[float] = []
+    monkeypatch.setattr("tfsearch.measure.host.time.sleep", rests.append)
+    order: list[str] = []
+
+    class Native:
+        launch = LaunchSpec(EntrySpec("f", (), units, 0))
+
+    class Runner(fake_runner.Runner):
+        def time(self, kernels, arguments, batches, rounds, *, cold, seed):
+            order.append(f"native {batches[0]}")
+            return np.ones((1, 1), dtype=np.int64)
+
+    host = HostCallable(lambda inputs, outputs: order.append("host"), Native.launch)
+    timed_rounds(
+        Runner(), [host, Native()], [[host.bind({})], [None]], [1, 7], 4, cold=False, seed=0
+    )
+    if units == 1:
+        assert rests == []
+        assert "native 1" not in order
+        return
+    waits = [now for before, now in zip(["host", *order], order, strict=False) if before == "host"]
+    assert "native 7" not in waits, "the first call after a host function is not timed"
+    assert len(rests) == order.count("native 1") >= 1
 
 
 def test_host_functions_see_the_inputs_of_prepare_entries_and_no_prepared_ones():

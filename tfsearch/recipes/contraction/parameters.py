@@ -256,6 +256,18 @@ CONSTRAINTS = (
         "the order of block loops makes no difference: one block, or nothing packed inside it",
     ),
     Constraint(
+        "contraction.block-m-alone",
+        "order != 'nkm' or pack_a != 'none' or not held_a or m_tiles >= m_share",
+        "blocks of {m_tiles} row tiles that are neither packed nor passed over twice: tiles come "
+        "in the same order as in one block of all",
+    ),
+    Constraint(
+        "contraction.block-n-alone",
+        "order != 'mkn' or pack_b == 'block' or held_a or n_tiles >= n_share",
+        "blocks of {n_tiles} column tiles that are neither packed nor passed over twice: tiles "
+        "come in the same order as in one block of all",
+    ),
+    Constraint(
         "contraction.unroll",
         "unroll <= max(depth // uk, 1)",
         "{unroll} steps an iteration exceed a block of {depth}",
