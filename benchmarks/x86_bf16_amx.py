@@ -46,6 +46,8 @@ MODES = ("neither", "ahead")
 FEATURES = ("amx_tile", "amx_bf16")
 PROBES = ("fma", "tile")
 SETS = 2
+ALIGNMENT = 64
+"""Bytes to which torch aligns its tensors, and the arguments of ours are aligned."""
 ROUND_S = 2e-3
 LEAST_ROUNDS = 15
 PATIENCE = 5
@@ -233,6 +235,7 @@ def row(
         "gemm",
         {"m": size, "n": size, "k": size, "dtype": "bf16"},
         constant_inputs=("b",) if mode == "ahead" else (),
+        alignment=ALIGNMENT,
     )
     request = TuneRequest(
         workload,

@@ -134,7 +134,8 @@ def apart(
 ) -> list[int]:
     """One round of batches, each after a rest: threads of the other side spin for a while.
 
-    OpenBLAS's own spin for 2^28 cycles, a tenth of a second. An untimed batch wakes the threads of the side at hand.
+    OpenBLAS's own spin for 2^28 cycles, a tenth of a second. An untimed batch wakes the threads of
+    the side at hand.
     """
     out = [0] * len(kernels)
     for side in shuffler.sample(range(len(kernels)), len(kernels)):

@@ -407,7 +407,8 @@ class _Tiles:
     def _ask_ahead(self, row: Tile, column: Tile) -> None:
         """Ask for this tile's share of the next panel of the first factor.
 
-        The last row is asked for again where there is no later one.
+        Where panels are packed in blocks it is that of the next block. The last row is asked for
+        again where there is no later one.
         """
         low, contraction = self.low, self.low.contraction
         side = contraction.a
@@ -418,7 +419,8 @@ class _Tiles:
         hint = fragments.atom(Computation(Kind.HINT, "prefetch_outer", (1,), (buffer.dtype,)))
         line = LINE_BYTES // buffer.dtype.bytes
         each = -(-low.rows.tile // low.columns.held)
-        following = (row.index + 1) * low.rows.tile
+        panels = 1 if self.nest.a_buffer is None else low.rows.held
+        following = (row.index + panels) * low.rows.tile
         share = following + (column.index - self.block.columns.first) * each
         with self.builder.loop("q", each) as q:
             later = self.builder.let("later", minimum(share + q, contraction.m - 1))

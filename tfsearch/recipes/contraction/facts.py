@@ -105,6 +105,15 @@ class ContractionFacts:
         return 0.0 if atom is None else self.kit.cycles(atom.id)
 
     @property
+    def pitch_a(self) -> int:
+        """Bytes from row to row of the first factor; 0 where it is computed or has no rows."""
+        side = self.contraction.a
+        if side.source is None or M not in side.source_labels:
+            return 0
+        strides = self.contraction.program.inputs[side.source].type.element_strides
+        return strides[side.source_labels.index(M)] * side.dtype.bytes
+
+    @property
     def whole_lines_a(self) -> bool:
         """True when the first factor, read in place, is read in whole cache lines."""
         side = self.contraction.a
@@ -311,7 +320,7 @@ class _Batch:
         lines = self._share("a") * c.m * self.k * c.a.dtype.bytes / LINE_BYTES
         lines = lines * np.where(self.nkm, self.n_blocks, 1)
         far = self.working_set > USABLE * caches[max(len(caches) - 2, 0)]
-        return np.where(far & (self.prefetch == 0) & (self.pack_a == "none"), EXPOSED * lines, 0.0)
+        return np.where(far & (self.prefetch == 0), EXPOSED * lines, 0.0)
 
     def _row_of_tile(self) -> tuple[float, float]:
         """Cycles of one row of an accumulator: into memory, and from there into a register."""
@@ -366,6 +375,7 @@ class _Batch:
         panel_b = self.points.column("tile_n") * self.depth * unit.b.bytes
         panel_a = self.points.column("tile_m") * self.depth * unit.a.bytes
         sums = self.m.total * self.n.total * um * un * unit.acc.bytes * self.outer
+        ahead = np.where(self.pack_b == "ahead", b_once, 0) * np.where(self.nkm, 1, self.m_blocks)
         again_a, again_b = self._held_again(panel_a, panel_b)
         moves: list[tuple[Any, Any]] = [
             (a_once * again_a, self.a_block),
@@ -374,6 +384,7 @@ class _Batch:
             (b_inner, self.b_block + np.where(self.inner_nm, 0, panel_a)),
             (first_a, self.working_set),
             (first_b, self.working_set),
+            (ahead, self.b_bytes),
             (2.0 * sums * (self.depth_blocks - 1), sums / self._rounds() + self.b_block),
             (sums, self.working_set),
         ]
@@ -396,12 +407,23 @@ class _Batch:
         held_a = self.points.column("held_a") != 0
         beside = panel_a + panel_b
         whole = (self.pack_a != "none") | self.owner.whole_lines_a
-        crowded_a = np.where(alone, panel_a, beside) > USABLE * self.owner.kit.caches[0]
+        spread = np.where(self.pack_a == "none", self._sets_used(), 1.0)
+        crowded_a = np.where(alone, panel_a, beside) > USABLE * spread * self.owner.kit.caches[0]
         crowded_b = np.where(alone & whole, panel_b, beside) > USABLE * self.owner.kit.caches[0]
         return (
             np.where(held_a & crowded_a, self.n.tiles - self.n_blocks, 0),
             np.where(~held_a & crowded_b, self.m.tiles - self.m_blocks, 0),
         )
+
+    def _sets_used(self) -> Column:
+        """The part of the first-level cache's sets that rows of the first factor in place share."""
+        kit, pitch = self.owner.kit, self.owner.pitch_a
+        if not pitch:
+            return np.ones(self.rows.shape)
+        sets = L1_WAYS_BYTES // kit.line
+        starts = sets // np.gcd(max(pitch // kit.line, 1), sets)
+        lines = np.maximum(self.depth * self.owner.contraction.a.dtype.bytes / kit.line, 1)
+        return np.minimum(1.0, starts * lines / sets)
 
     def _conflicts(self) -> Column:
         """How many times a line of an unpacked first factor is fetched: rows that share sets.
@@ -412,10 +434,9 @@ class _Batch:
         ones = np.ones(self.rows.shape)
         if not self.owner.unit.is_vector or not contiguous(c, c.a, K):
             return ones
-        if c.a.source is None or M not in c.a.source_labels:
+        if not self.owner.pitch_a:
             return ones
-        strides = c.program.inputs[c.a.source].type.element_strides
-        pitch = strides[c.a.source_labels.index(M)] * c.a.dtype.bytes
+        pitch = self.owner.pitch_a
         sets = L1_WAYS_BYTES // kit.line
         ways = kit.caches[0] // L1_WAYS_BYTES
         distinct = sets // np.gcd(max(pitch // kit.line, 1), sets)

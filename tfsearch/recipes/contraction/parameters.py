@@ -306,11 +306,9 @@ VECTOR_CONSTRAINTS = (
 TILE_CONSTRAINTS = (
     Constraint(
         "contraction.prefetch",
-        "prefetch == 0 or (pack_a == 'none' and held_a and "
-        "a_all_bytes + b_all_bytes > outer_cache)",
-        "the next panel is asked for where panels of the first factor are held and read in place "
-        "(inner {inner}, pack_a {pack_a}), and the factors' {a_all_bytes} and {b_all_bytes} B "
-        "exceed {outer_cache} B",
+        "prefetch == 0 or (held_a and a_all_bytes + b_all_bytes > outer_cache)",
+        "the next panel is asked for where panels of the first factor are held (inner {inner}), "
+        "and the factors' {a_all_bytes} and {b_all_bytes} B exceed {outer_cache} B",
     ),
     Constraint(
         "contraction.order-inside",
