@@ -269,7 +269,7 @@ def test_without_the_unit_a_kernel_is_refused_at_loading(tmp_path: Path):
 
 def test_predictions_rank_full_register_tiles_above_single_ones():
     problem = problem_of({"m": 1024, "n": 1024, "k": 1024, "dtype": "bf16"}, constant=True)
-    held = {"kc": 512, "m_tiles": 4, "n_tiles": 4, "pack_a": "none", "pack_b": "ahead", "units": 1}
+    held = {"kc": 512, "m_tiles": 4, "n_tiles": 4, "pack_a": "rows", "pack_b": "ahead", "units": 1}
     (batch,) = tile_space(problem).fix(held).legal_set()
     times = problem.predict(batch).estimate_us
     shapes = list(zip(batch.column("rows"), batch.column("columns"), strict=True))
