@@ -19,6 +19,7 @@ from tfsearch.atoms.table import AtomTable
 from tfsearch.core import keys
 from tfsearch.core.launch import LaunchSpec
 from tfsearch.core.records import BuildKey, DeviceRecord, Refusal, Status, ToolchainRecord
+from tfsearch.cost.model import Prediction
 from tfsearch.ir.tir.nodes import Module
 from tfsearch.ir.workload import Workload
 from tfsearch.measure.compare import Baseline
@@ -59,20 +60,6 @@ class Source:
     def digest(self) -> str:
         """Content hash of :meth:`to_bytes`: the ``source`` of a build's key."""
         return keys.digest_bytes(self.to_bytes())
-
-
-@dataclass(frozen=True)
-class Prediction:
-    """Per point, in microseconds: the estimate that ranks and the sound lower bound.
-
-    ``bound_us`` is 0 where peaks are unknown. ``calibrated`` is False when the estimate rests on
-    an unavailable number; ``document`` is the digest of the hardware documents used.
-    """
-
-    estimate_us: np.ndarray[Any, np.dtype[np.float64]]
-    bound_us: np.ndarray[Any, np.dtype[np.float64]]
-    calibrated: bool
-    document: str
 
 
 @dataclass(frozen=True)
@@ -143,8 +130,8 @@ class Problem(Protocol):
     refusals: Sequence[Refusal]
     """Why recipes or atoms that were considered do not apply."""
 
-    def predict(self, points: Points) -> Prediction:
-        """Predicted times of a batch of points."""
+    def predict(self, points: Points, *, cold: bool = False) -> Prediction:
+        """Predicted times of a batch of points; ``cold``: of calls that find empty caches."""
         ...
 
     def facts(self, points: Points) -> Mapping[str, np.ndarray[Any, np.dtype[Any]]]:

@@ -100,8 +100,8 @@ class Plan:
     space: Space
 
     def predict(self, points: Points) -> Prediction:
-        """Predicted times of a batch of points of :attr:`space`."""
-        return self.problem.predict(points)
+        """Predicted times of a batch of points of :attr:`space`, under the request's protocol."""
+        return self.problem.predict(points, cold=protocol_named(self.request.protocol).cold)
 
     @cached_property
     def workload(self) -> WorkloadRecord:
