@@ -114,12 +114,6 @@ class Plan:
         return self.target.generator_digest()
 
     @cached_property
-    def sizes(self) -> dict[str, int]:
-        """Sizes at which dimensions that are ranges are measured: their largest."""
-        ranges = self.request.workload.program.ranges
-        return {name: dim.largest for name, dim in ranges.items()}
-
-    @cached_property
     def query(self) -> BestQuery:
         """The question whose answer this session improves."""
         request = self.request

@@ -344,14 +344,12 @@ class _Tuning:
             return None
         self.recorder.keep_source(source, built.record)
         point = Point(trial.schedule.recipe, dict(trial.schedule.params))
-        _, bounds = predict_points(plan, [point])
         return Finalist(
             id=one.id,
             trial=replace(trial, build=built.record),
+            point=point,
             path=built.path,
             launch=source.launch,
-            bound_us=float(bounds[0]),
-            probes=plan.problem.probes(point),
             fresh=one.fresh,
         )
 
@@ -382,7 +380,9 @@ class _Tuning:
         verification = trial.verification
         if max_error is None and verification is not None:
             max_error = verification.max_error
-        program = self.plan.request.workload.program.bind(self.plan.sizes)
+        program = self.plan.request.workload.program.bind(
+            self.plan.request.workload.program.largest
+        )
         flops = facts_of(program).flops
         point = Point(trial.schedule.recipe, dict(trial.schedule.params))
         _, bounds = predict_points(self.plan, [point])
