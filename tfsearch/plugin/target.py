@@ -11,7 +11,7 @@ import json
 from collections.abc import Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
@@ -25,6 +25,9 @@ from tfsearch.ir.workload import Workload
 from tfsearch.measure.compare import Baseline
 from tfsearch.prove.limits import Limits
 from tfsearch.space import Point, Points, Space
+
+if TYPE_CHECKING:
+    from tfsearch.toolchain import DoctorRow
 
 ENTRY_POINT_GROUP = "tfsearch.targets"
 
@@ -189,6 +192,13 @@ class Target(Protocol):
 
     def compiler(self, name: str | None) -> Compiler:
         """A toolchain by name, the preferred one for None; ``UnavailableError`` when missing."""
+        ...
+
+    def toolchains(self) -> Sequence[DoctorRow]:
+        """For people: every toolchain that the target can use, whether it works here or not.
+
+        Slower than :meth:`compilers`: a row is usable when something was really built with it.
+        """
         ...
 
     def problem(self, workload: Workload, device: Device) -> Problem:
