@@ -95,17 +95,17 @@ def workload_json(workload: Any) -> dict[str, Any]:
 
 def best_json(place: Any, record: Any, source: str) -> dict[str, Any]:
     """``best`` of a served kernel; ``tflops`` and ``roofline_fraction`` are null where unknown."""
-    from tfsearch.ir.hir.facts import facts_of
+    from tfsearch.cost.rates import rates_of
 
-    flops = facts_of(place.question.workload.program).flops
-    lowest = _known_bound_us(place, record.schedule)
     median = record.median_us
+    lowest = _known_bound_us(place, record.schedule)
+    rates = rates_of(place.question.workload.program, median, lowest)
     return {
         "schedule": record.schedule.to_json(),
         "median_us": median,
         "ci_us": None if record.ci_us is None else list(record.ci_us),
-        "tflops": flops / median / 1e6 if flops and median else None,
-        "roofline_fraction": lowest / median if lowest > 0 and median else None,
+        "tflops": rates.tflops,
+        "roofline_fraction": rates.roofline_fraction,
         "verified": True,
         "max_error": record.max_error,
         "source": source,
