@@ -136,7 +136,13 @@ def render(codes: dict[str, Code]) -> str:
         families[name.partition(".")[0]].append(name)
     parts = [HEAD]
     for family in sorted(families):
-        rows = ["", f"## {family}", "", "| code | kind | message |", "| --- | --- | --- |"]
+        rows = [
+            "",
+            f"## {family.replace(chr(60), chr(92) + chr(60))}",
+            "",
+            "| code | kind | message |",
+            "| --- | --- | --- |",
+        ]
         for name in families[family]:
             code = codes[name]
             kinds = ", ".join(sorted(kind or _kind_of_family(family) for kind in code.kinds))
@@ -163,10 +169,20 @@ def _of_module(tree: ast.Module) -> Iterator[tuple[str, str, str]]:
             if isinstance(first, ast.Constant):
                 name = f"{makers[_name(node.func)]}{first.value}"
                 yield name, "exit 2", _message(first, parents, functions)
+        elif isinstance(node, ast.JoinedStr) and (name := _of_every_target(node)):
+            yield name, _kind(node, parents), _message(node, parents, functions)
         elif isinstance(node, ast.JoinedStr) and "status" in ast.unparse(node):
             head = node.values[0]
             if isinstance(head, ast.Constant) and PREFIX.fullmatch(str(head.value)):
                 yield f"{head.value}<status>", STATUS_KIND, "the trial's status"
+
+
+def _of_every_target(node: ast.JoinedStr) -> str:
+    """``<target>.words`` for the code ``f"{target}.words"``, whose family is the target's name."""
+    match node.values:
+        case [ast.FormattedValue(value=ast.Name(id="target")), ast.Constant(value=str(rest))]:
+            return f"<target>{rest}" if FORM.fullmatch(f"target{rest}") else ""
+    return ""
 
 
 def _prefix_of(function: ast.FunctionDef) -> str:

@@ -16,6 +16,7 @@ from tfsearch.core.errors import UnavailableError
 from tfsearch.core.settings import Settings
 from tfsearch.plugin import registry
 from tfsearch.target.null import NullTarget
+from tfsearch.toolchain import DoctorRow
 
 GEMM = ("gemm", "m=12", "n=10", "k=8", "dtype=f32", "--target", "null")
 
@@ -95,6 +96,9 @@ class Absent(NullTarget):
 
     def absence(self) -> str:
         return "no such card here; insert one"
+
+    def toolchains(self) -> Any:
+        return (DoctorRow("assembler", "", "", "", False, "not found; get it with: the card"),)
 
 
 class NoCompiler(NullTarget):

@@ -286,6 +286,10 @@ def test_doctor_says_what_is_there_and_what_is_not(run: Run, home: Settings) -> 
     assert by_name["absent"]["problem"] == "no such card here; insert one"
     assert {row["name"] for row in found["toolchains"]} >= {"gcc", "clang", "zig"}
     assert all(row["usable"] or row["problem"] for row in found["toolchains"])
+    users = {row["name"]: set(row["targets"]) for row in found["toolchains"]}
+    assert "absent" in users["assembler"]
+    assert "null" not in users["assembler"]
+    assert users["writer"] >= {"null", "bare"}
     assert found["database"]["state"] == "db.missing"
     assert found["settings"]["home"] == str(home.home)
     assert found["libraries"]["numpy"]
@@ -294,7 +298,7 @@ def test_doctor_says_what_is_there_and_what_is_not(run: Run, home: Settings) -> 
 def test_doctor_lives_with_a_database_that_is_none(
     run: Run, home: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tfsearch.cli.doctor._toolchains", lambda places: [])
+    monkeypatch.setattr("tfsearch.cli.doctor._toolchains", lambda: [])
     home.home.mkdir()
     (home.home / "tfsearch.db").write_text("no database " * 100)
     answer = run("doctor", "--json")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import itertools
 import math
 import re
 from collections.abc import Callable
@@ -11,12 +12,28 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.codegen.kernels import ATOMS, copy_of, every_statement
+from tests.codegen.kernels import ATOMS, F32, LOAD, STORE, argument, copy_of, every_statement
 from tests.recipes.contractions import gemm, problem
+from tfsearch.codegen.clike import KernelEmitter
+from tfsearch.codegen.storage import plan
 from tfsearch.core.errors import InternalError
 from tfsearch.core.records import Status
+from tfsearch.ir.tir.builder import Builder
 from tfsearch.ir.tir.expr import Const, Var
-from tfsearch.ir.tir.nodes import Call, For, If, Kernel, LoopKind, Module, Role
+from tfsearch.ir.tir.nodes import (
+    Buffer,
+    Call,
+    For,
+    If,
+    Io,
+    Kernel,
+    LoopKind,
+    MemorySpace,
+    Module,
+    Param,
+    Role,
+    window,
+)
 from tfsearch.ir.tir.walk import walk
 from tfsearch.plugin.target import Source
 from tfsearch.space import Point
@@ -110,3 +127,67 @@ def test_an_unrolled_loop_needs_literal_bounds() -> None:
     with pytest.raises(InternalError, match="unrolled loop i") as caught:
         source_of(Module((Kernel("main", (), 1, (loop,)),)), ATOMS)
     assert caught.value.code == "codegen.unrolled"
+
+
+class Device(CDialect):
+    """A language of devices: arguments in the signature, memory that threads share."""
+
+    def argument(self, index: int) -> None:  # type: ignore[override]
+        return None
+
+    def pointer(self, element: str, name: str, address: str) -> str:
+        return f"{element} *__restrict__ {name} = ({element} *){address};"
+
+    def array(self, buffer: Buffer) -> str:
+        place = {MemorySpace.SHARED: "__shared__ ", MemorySpace.LOCAL: ""}[buffer.space]
+        return f"{place}{self.element(buffer.dtype)} {buffer.name}[{buffer.shape[0]}];"
+
+    def unroll(self, count: int) -> str:
+        return f"#pragma unroll {count}"
+
+
+def staged() -> Kernel:
+    """Copies four floats by way of every kind of memory."""
+    x, y = argument("x", (4,)), argument("y", (4,))
+    builder = Builder(["x", "y"])
+    places = [
+        builder.alloc(name, F32, (size,), space)
+        for name, size, space in (
+            ("near", 4, MemorySpace.SHARED),
+            ("own", 4, MemorySpace.LOCAL),
+            ("far", 8, MemorySpace.SCRATCH),
+            ("big", 5000, MemorySpace.LOCAL),
+        )
+    ]
+    held = window(builder.alloc("r", F32, (1, 1), MemorySpace.REGISTER), 0, (0, 1))
+    with builder.loop("i", 4, unroll=2) as i:
+        for source, sink in itertools.pairwise([x, *places, y]):
+            builder.call(LOAD, held, window(source, i))
+            builder.call(STORE, window(sink, i), held)
+    return builder.kernel("main", (Param(x, Io.IN), Param(y, Io.OUT)), 2)
+
+
+def test_a_dialect_says_how_arguments_arrive_and_where_memory_is() -> None:
+    kernel = staged()
+    emitter = KernelEmitter(kernel, ATOMS, Device(), plan(kernel))
+    assert emitter.parameters() == [
+        ("const float", "x_"),
+        ("float", "y_"),
+        ("char", "tfs_workspace"),
+    ]
+    lines = [line.strip() for line in emitter.lines()]
+    assert lines[:6] == [
+        "__shared__ float near[4];",
+        "float own[4];",
+        "float *__restrict__ far = (float *)(tfs_workspace + 0);",
+        "float *__restrict__ big = (float *)(tfs_workspace + 4096 + unit * 20480L);",
+        "tfs_f32x1 r_0;",
+        "#pragma unroll 2",
+    ]
+    assert not [line for line in lines if "args" in line or "GCC" in line]
+
+
+def test_host_c_has_no_memory_that_threads_of_a_unit_share() -> None:
+    with pytest.raises(InternalError, match="near: C has no shared memory") as caught:
+        source_of(Module((staged(),)), ATOMS)
+    assert caught.value.code == "codegen.space"

@@ -11,15 +11,19 @@ import pytest
 
 import tfsearch
 from tests.runtime.conftest import GEMM
-from tfsearch.core.errors import NotRecordedError, RequestError, UnavailableError
+from tfsearch.core.errors import NoCandidateError, NotRecordedError, RequestError, UnavailableError
 from tfsearch.core.records import ServedBy
 from tfsearch.core.settings import Settings
 from tfsearch.db import ArtifactStore, open_store
+from tfsearch.ir.workload import Workload
 from tfsearch.plugin import registry
+from tfsearch.plugin.target import Device, Prediction, Problem
 from tfsearch.runtime import Fallback, Kernel, empty
 from tfsearch.runtime.serving import Missed
+from tfsearch.space import Points
 from tfsearch.target.null import NullTarget
 from tfsearch.target.null import compiler as null_compiler
+from tfsearch.target.null.problem import NullProblem
 
 
 def look(**more: Any) -> Any:
@@ -124,6 +128,33 @@ def test_the_order_is_exact_then_model_then_fallback(home: Settings) -> None:
     assert own(a, b, out=out) is out
     assert np.array_equal(out, a @ b)
     assert np.array_equal(own.bind(a, b)(), a @ b)
+
+
+@pytest.mark.usefixtures("home")
+@pytest.mark.parametrize(("bound_us", "served"), [(0.0, True), (1e9, False)])
+def test_a_time_below_the_bound_is_not_served(bound_us: float, served: bool) -> None:
+    class BoundedProblem(NullProblem):
+        def predict(self, points: Points, *, cold: bool = False) -> Prediction:
+            found = super().predict(points, cold=cold)
+            return replace(found, bound_us=np.full(len(points), bound_us))
+
+    class Bounded(NullTarget):
+        name = "bounded"
+
+        def problem(self, workload: Workload, device: Device) -> Problem:
+            return BoundedProblem(workload, device)
+
+    registry.register("bounded", Bounded)
+    try:
+        if served:
+            found = look(target="bounded", allow=("model",))
+            assert found.served_by is ServedBy.MODEL
+            return
+        with pytest.raises(NoCandidateError, match="implausible") as caught:
+            look(target="bounded", allow=("model",))
+        assert caught.value.code == "lookup.not-correct"
+    finally:
+        registry.unregister("bounded")
 
 
 def test_a_changed_compiler_is_a_miss(home: Settings, monkeypatch: pytest.MonkeyPatch) -> None:

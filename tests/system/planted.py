@@ -98,8 +98,8 @@ class PlantedProblem:
         fault = Parameter("fault", tuple(BY_FAULT), Kind.CATEGORICAL)
         self.space = Space((replace(recipe, parameters=(*recipe.parameters, fault)),))
 
-    def predict(self, points: Points) -> object:
-        return self.real.predict(points)
+    def predict(self, points: Points, *, cold: bool = False) -> object:
+        return self.real.predict(points, cold=cold)
 
     def facts(self, points: Points) -> object:
         return self.real.facts(points)

@@ -82,8 +82,8 @@ class TightTarget(NullTarget):
 
 
 class TightProblem(NullProblem):
-    def predict(self, points: Points) -> Prediction:
-        found = super().predict(points)
+    def predict(self, points: Points, *, cold: bool = False) -> Prediction:
+        found = super().predict(points, cold=cold)
         return replace(found, bound_us=0.99 * found.estimate_us)
 
 

@@ -14,9 +14,12 @@ from tfsearch.core.settings import Settings
 from tfsearch.db import SessionStatus, Store
 from tfsearch.ir.hir.builtins import build_workload
 from tfsearch.ir.workload import Workload
+from tfsearch.plugin.target import Prediction
 from tfsearch.search.scan import predict_points
-from tfsearch.space import Point
+from tfsearch.space import Point, Points
+from tfsearch.target.null.problem import NullProblem
 from tfsearch.tune import Progress, Stage, Started, TrialEnded, TuneRequest
+from tfsearch.tune.request import resolve
 
 
 def test_a_session_measures_decides_and_records(
@@ -242,6 +245,23 @@ def test_a_wrong_request_is_one_coded_error(
     assert caught.value.code == code
     assert "\n" not in caught.value.message
     assert store.trials() == []
+
+
+def test_predictions_are_of_the_protocol_that_times(
+    gemm: Workload, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[bool] = []
+    real = NullProblem.predict
+
+    def predict(self: NullProblem, points: Points, *, cold: bool = False) -> Prediction:
+        asked.append(cold)
+        return real(self, points, cold=cold)
+
+    monkeypatch.setattr(NullProblem, "predict", predict)
+    for protocol in ("warm", "cold"):
+        plan = resolve(TuneRequest(gemm, target="null", protocol=protocol))
+        plan.predict(next(iter(plan.space.chunks(16))))
+    assert asked == [False, True]
 
 
 def test_without_a_budget_the_default_number_of_trials_applies(gemm: Workload) -> None:

@@ -57,26 +57,22 @@ def bench(output: Output, op: str, pairs: tuple[str, ...], seed: int, **options:
 
 
 def _compare(place: Any, found: Any, path: Any, seed: int) -> tuple[Any, Any]:
-    from tfsearch.core import keys
-    from tfsearch.measure.job import Limits, MeasureJob
+    from tfsearch.measure.job import Limits
     from tfsearch.measure.worker import Measurer
-    from tfsearch.search.scan import predict_points
+    from tfsearch.plugin.jobs import measure_job
     from tfsearch.space import Point
 
     problem = place.problem()
     schedule = found.stored.trial.schedule
     point = Point(schedule.recipe, dict(schedule.params))
-    _, bounds = predict_points(problem, [point])
-    job = MeasureJob(
-        workload=place.question.workload.record,
-        artifact=str(path),
-        sha256=keys.digest_bytes(path.read_bytes()),
-        launch=found.launch,
+    job = measure_job(
+        problem,
+        point,
+        path,
+        found.launch,
         protocol=place.question.protocol,
-        seed=seed,
-        lower_bound_us=float(bounds[0]),
-        probes=problem.probes(point),
         limits=Limits(deadline_s=120.0, budget_s=20.0),
+        seed=seed,
     )
     baseline = problem.baseline()
     locks = place.settings.home / "locks"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,7 @@ from tfsearch.core.errors import (
 from tfsearch.core.records import ScheduleRecord
 from tfsearch.core.settings import Settings
 from tfsearch.ir.workload import Workload
-from tfsearch.measure.job import workload_from, workload_json
+from tfsearch.measure.job import protocol, workload_from, workload_json
 from tfsearch.plugin import identity, registry
 from tfsearch.plugin.target import Device, Prediction, Problem, Target
 from tfsearch.search.scan import scan
@@ -31,7 +31,8 @@ from tfsearch.space import Point, Points, Space
 class Bound:
     """A workload on a target; ``space`` has the fixed parameters held.
 
-    ``present`` tells whether ``device`` is really here or stands for what the target is made for.
+    ``present`` tells whether ``device`` is really here or stands for what the target is made for;
+    ``cold`` whether times are of calls that find empty caches.
     """
 
     workload: Workload
@@ -40,10 +41,11 @@ class Bound:
     present: bool
     problem: Problem
     space: Space
+    cold: bool = False
 
     def predict(self, points: Points) -> Prediction:
         """Predicted times of a batch of points."""
-        return self.problem.predict(points)
+        return self.problem.predict(points, cold=self.cold)
 
     def best_ranked(self, keep: int = 1) -> list[tuple[Point, float, float]]:
         """The best by estimate: (point, estimate, bound) in microseconds.
@@ -69,7 +71,7 @@ class Bound:
 
     def with_space(self, space: Space) -> Bound:
         """The same with another part of the space."""
-        return Bound(self.workload, self.target, self.device, self.present, self.problem, space)
+        return replace(self, space=space)
 
 
 def bind(op: str, pairs: Sequence[str], options: Mapping[str, Any]) -> Bound:
@@ -78,7 +80,7 @@ def bind(op: str, pairs: Sequence[str], options: Mapping[str, Any]) -> Bound:
 
 
 def bind_workload(workload: Workload, options: Mapping[str, Any]) -> Bound:
-    """See :func:`bind`; ``options`` may hold ``target``, ``device`` and ``fixes``."""
+    """See :func:`bind`; ``options`` may hold ``target``, ``device``, ``fixes``, ``protocol``."""
     from tfsearch.tune.request import fixed_space
 
     target = _target(options.get("target"))
@@ -87,9 +89,9 @@ def bind_workload(workload: Workload, options: Mapping[str, Any]) -> Bound:
     device = registry.device(target, selector) if present or selector else target.nominal()
     problem = target.problem(workload, device)
     fixes = shared.pairs_of(options.get("fixes", ()), "parameter")
-    return Bound(
-        workload, target, device, present, problem, fixed_space(problem.space, dict(fixes))
-    )
+    space = fixed_space(problem.space, dict(fixes))
+    cold = protocol(options.get("protocol", "warm")).cold
+    return Bound(workload, target, device, present, problem, space, cold)
 
 
 def _target(name: str | None) -> Target:

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 from tfsearch.cli import options as shared
 from tfsearch.cli.output import microseconds
-from tfsearch.core import keys
 from tfsearch.core.errors import UnavailableError
 
 if TYPE_CHECKING:
@@ -30,10 +29,10 @@ def place_of(bound: Bound, options: Mapping[str, Any]) -> Place:
 
 def measured(bound: Bound, point: Point, options: Mapping[str, Any]) -> MeasureOutcome:
     """Verify and time one point in the measuring process."""
-    from tfsearch.measure.job import MeasureJob, MeasureOutcome
+    from tfsearch.measure.job import Limits, MeasureOutcome
     from tfsearch.measure.worker import Measurer
+    from tfsearch.plugin.jobs import measure_job
     from tfsearch.runtime.serving import BuildFailed, build
-    from tfsearch.search.scan import predict_points
 
     place = place_of(bound, options)
     assert place.compiler is not None
@@ -42,17 +41,8 @@ def measured(bound: Bound, point: Point, options: Mapping[str, Any]) -> MeasureO
         path = build(place, place.compiler, source)
     except BuildFailed as failed:
         return MeasureOutcome(failed.status, "compile", "compile", failed.first_line)
-    _, bounds = predict_points(bound, [point])
-    job = MeasureJob(
-        workload=bound.workload.record,
-        artifact=str(path),
-        sha256=keys.digest_bytes(path.read_bytes()),
-        launch=source.launch,
-        protocol=options["protocol"],
-        lower_bound_us=float(bounds[0]),
-        probes=bound.problem.probes(point),
-        sizes={name: dim.largest for name, dim in bound.workload.program.ranges.items()},
-    )
+    protocol = options["protocol"]
+    job = measure_job(bound.problem, point, path, source.launch, protocol=protocol, limits=Limits())
     locks = place.settings.home / "locks"
     with Measurer(place.target.runner, place.device.selector, lock_folder=locks) as measurer:
         return measurer.submit(job)

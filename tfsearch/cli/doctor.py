@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from tfsearch.cli import options as shared
 from tfsearch.cli.output import Output
 from tfsearch.core.errors import TfsearchError
+
+if TYPE_CHECKING:
+    from tfsearch.toolchain import DoctorRow
 
 LIBRARIES = ("numpy", "ml_dtypes", "torch", "sqlalchemy", "alembic", "ziglang", "optuna", "ray")
 BASELINES = ("numpy", "torch")
@@ -28,7 +31,7 @@ def doctor(output: Output, db: str | None, **_: Any) -> int:
     document = {
         "version": _installed("tfsearch"),
         "targets": _targets(),
-        "toolchains": _toolchains(places),
+        "toolchains": _toolchains(),
         "database": _database(places.database_url),
         "artifacts": _artifacts(places.artifacts),
         "settings": {"home": str(places.home), "cache": str(places.cache)},
@@ -71,10 +74,19 @@ def _target(name: str) -> dict[str, Any]:
     return {"name": name, "present": bool(devices), "problem": problem, "devices": devices}
 
 
-def _toolchains(places: Any) -> list[dict[str, Any]]:
-    from tfsearch.toolchain import doctor as rows
+def _toolchains() -> list[dict[str, Any]]:
+    """What every target that can be loaded says of its compilers; one row where they agree."""
+    from tfsearch.plugin import registry
 
-    return [dict(vars(row)) for row in rows(settings=places)]
+    users: dict[DoctorRow, list[str]] = {}
+    for name in registry.names():
+        try:
+            rows = registry.get(name).toolchains()
+        except TfsearchError:
+            continue  # the line of the target says why it cannot be asked
+        for row in rows:
+            users.setdefault(row, []).append(name)
+    return [{**vars(row), "targets": names} for row, names in users.items()]
 
 
 def _database(url: str) -> dict[str, Any]:
@@ -130,8 +142,8 @@ def _lines(document: Mapping[str, Any]) -> list[str]:
                 lines.append(f"           {' '.join(device['features'])}")
             lines += [f"           {name}: {value}" for name, value in device["facts"].items()]
     for row in document["toolchains"]:
-        state = f"{row['version']} {row['path']}" if row["usable"] else row["problem"]
-        lines.append(f"compiler   {row['name']}: {state}")
+        state = f"{row['version']} {row['path']}".rstrip() if row["usable"] else row["problem"]
+        lines.append(f"compiler   {row['name']} ({', '.join(row['targets'])}): {state}")
     database = document["database"]
     if database["state"] == "ok":
         lines.append(

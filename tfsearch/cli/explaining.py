@@ -50,7 +50,7 @@ def explain(bound: Bound, point: Point) -> dict[str, Any]:
 
     module = bound.problem.lower(point)
     (_, batch), *_ = points_of(bound.problem.space, [point])
-    predicted = bound.problem.predict(batch)
+    predicted = bound.predict(batch)
     # Not every model knows phases: a target may offer them beside the protocol.
     phases = getattr(bound.problem, "phases", None)
     return {

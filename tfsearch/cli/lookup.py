@@ -95,17 +95,17 @@ def workload_json(workload: Any) -> dict[str, Any]:
 
 def best_json(place: Any, record: Any, source: str) -> dict[str, Any]:
     """``best`` of a served kernel; ``tflops`` and ``roofline_fraction`` are null where unknown."""
-    from tfsearch.ir.hir.facts import facts_of
+    from tfsearch.cost.rates import rates_of
 
-    flops = facts_of(place.question.workload.program).flops
-    lowest = _known_bound_us(place, record.schedule)
     median = record.median_us
+    lowest = _known_bound_us(place, record.schedule)
+    rates = rates_of(place.question.workload.program, median, lowest)
     return {
         "schedule": record.schedule.to_json(),
         "median_us": median,
         "ci_us": None if record.ci_us is None else list(record.ci_us),
-        "tflops": flops / median / 1e6 if flops and median else None,
-        "roofline_fraction": lowest / median if lowest > 0 and median else None,
+        "tflops": rates.tflops,
+        "roofline_fraction": rates.roofline_fraction,
         "verified": True,
         "max_error": record.max_error,
         "source": source,
@@ -117,33 +117,25 @@ def best_json(place: Any, record: Any, source: str) -> dict[str, Any]:
 def _known_bound_us(place: Any, schedule: Any) -> float:
     """The bound of one schedule; kept, because binding a problem costs more than a lookup."""
     from tfsearch.core import keys
+    from tfsearch.plugin.jobs import bound_us
+    from tfsearch.space import Point
 
     fields = {
         "schedule": schedule.key,
         "generator": place.target.generator_digest(),
         "device": place.device.record.key,
+        "protocol": place.question.protocol,
     }
     path = place.settings.cache / "bounds" / keys.digest("bound", fields)[:32]
     try:
         return float(path.read_text(encoding="ascii"))
     except (OSError, ValueError):
-        found = _bound_us(place.problem(), schedule)
+        point = Point(schedule.recipe, dict(schedule.params))
+        found = bound_us(place.problem(), point, place.question.protocol)
     with contextlib.suppress(OSError):  # a cache: a read-only or full disk only costs time
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         path.write_text(repr(found), encoding="ascii")
     return found
-
-
-def _bound_us(problem: Any, schedule: Any) -> float:
-    """The sound lower bound of one schedule, microseconds; 0 where it is unknown."""
-    import numpy as np
-
-    from tfsearch.space import Points
-
-    recipe = problem.space.recipe(schedule.recipe)
-    codes = {name: np.array([code]) for name, code in recipe.codes_of(schedule.params).items()}
-    points = Points(recipe, np.array([recipe.encode(schedule.params)]), codes)
-    return float(problem.predict(points).bound_us[0])
 
 
 def _lines(document: dict[str, Any], record: Any) -> list[str]:

@@ -1,7 +1,8 @@
 """TIR to C-like source, one to one: no access, synchronisation or control flow is added.
 
-What differs between C dialects (register types, element types, how tiles are named) comes
-from a :class:`Dialect`; what differs between instructions comes from the atoms' templates.
+What differs between C dialects (types, how tiles are named, how arguments arrive, where memory
+is declared, pragmas) comes from a :class:`Dialect`; what differs between instructions comes from
+the atoms' templates.
 A template refers to operands by name: ``{dst}`` is a register variable, a pointer or an
 integer expression; ``{src.n}`` and ``{src.step}`` are the extent and the stride (elements) of the
 innermost tile dimension, ``{src.rows}`` and ``{src.ld}`` those of the one before.
@@ -15,7 +16,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from tfsearch.atoms.contract import Atom, OperandSpec
-from tfsearch.codegen.storage import StoragePlan, on_stack
+from tfsearch.codegen.storage import StoragePlan
 from tfsearch.core.errors import InternalError
 from tfsearch.ir.dtypes import DType
 from tfsearch.ir.tir.expr import Binary, Const, Expr, Operator, Var, evaluate, substitute
@@ -56,6 +57,29 @@ class Dialect(Protocol):
 
     def literal(self, value: float) -> str:
         """A floating-point literal that keeps every bit, inf and NaN included."""
+        ...
+
+    def argument(self, index: int) -> str | None:
+        """The address that argument ``index`` of an entry holds, as an expression.
+
+        None where the entry's signature declares the arguments by the names that
+        :meth:`KernelEmitter.parameters` gives them. The workspace comes after the arguments.
+        """
+        ...
+
+    def pointer(self, element: str, name: str, address: str) -> str:
+        """Declaration of a pointer to elements that nothing else points to."""
+        ...
+
+    def array(self, buffer: Buffer) -> str:
+        """Declaration of a buffer that is not in the workspace, in the memory that it names.
+
+        ``InternalError`` (``codegen.space``) for memory that the language has not.
+        """
+        ...
+
+    def unroll(self, count: int) -> str:
+        """The line before a loop whose body is to be repeated ``count`` times."""
         ...
 
 
@@ -106,17 +130,23 @@ class KernelEmitter:
             param.buffer.name: param.io in (Io.IN, Io.PREPARED) for param in kernel.params
         }
 
-    def lines(self) -> list[str]:
-        """Statements of the body; parameters are expected as ``args[i]``, workspace after them."""
-        for index, param in enumerate(self.kernel.params):
+    def parameters(self) -> list[tuple[str, str]]:
+        """(element type, name) of every pointer the body works on: arguments, then workspace."""
+        found: list[tuple[str, str]] = []
+        for param in self.kernel.params:
             const = "const " if self._constant[param.buffer.name] else ""
             element = self.dialect.element(param.buffer.dtype)
-            self._line(
-                f"{const}{element} *restrict {self._pointer(param.buffer)} = "
-                f"({const}{element} *)args[{index}];"
-            )
+            found.append((f"{const}{element}", self._pointer(param.buffer)))
         if self.plan.workspace_bytes:
-            self._line(f"char *restrict {WORKSPACE} = (char *)args[{len(self.kernel.params)}];")
+            found.append(("char", WORKSPACE))
+        return found
+
+    def lines(self) -> list[str]:
+        """Statements of the body, the declarations of its parameters first where it has them."""
+        for index, (element, name) in enumerate(self.parameters()):
+            address = self.dialect.argument(index)
+            if address is not None:
+                self._line(self.dialect.pointer(element, name, address))
         self._block(self.kernel.body, _Scope({}))
         return self._lines
 
@@ -169,7 +199,6 @@ class KernelEmitter:
             self._braced("else", orelse, scope)
 
     def _alloc(self, buffer: Buffer) -> None:
-        element = self.dialect.element(buffer.dtype)
         if buffer.space.is_register:
             for index in _fragments(buffer, _fragment_rank(buffer)):
                 name = _fragment_name(buffer, index)
@@ -179,17 +208,14 @@ class KernelEmitter:
                     self._tile_numbers[name] = next(self._free_tiles)
                 else:
                     self._line(f"{declared} {name};")
-        elif on_stack(buffer):
-            count = buffer.bytes // buffer.dtype.bytes
-            align = max(buffer.alignment, 1)
-            self._line(f"{element} {buffer.name}[{count}] __attribute__((aligned({align})));")
+        elif buffer.name not in self.plan.offsets:
+            self._line(self.dialect.array(buffer))
         else:
             offset = str(self.plan.offsets[buffer.name])
             if buffer.space is MemorySpace.LOCAL and self.plan.per_unit:
                 offset += f" + {UNIT} * {self.plan.per_unit}L"
-            self._line(
-                f"{element} *restrict {buffer.name} = ({element} *)({WORKSPACE} + {offset});"
-            )
+            element = self.dialect.element(buffer.dtype)
+            self._line(self.dialect.pointer(element, buffer.name, f"({WORKSPACE} + {offset})"))
 
     def _loop(self, loop: For, scope: _Scope) -> None:
         start, stop = scope.resolve(loop.start), scope.resolve(loop.stop)
@@ -202,7 +228,7 @@ class KernelEmitter:
                 self._braced("", loop.body, scope.bind(loop.name, value))
             return
         if loop.unroll > 1:
-            self._line(f"#pragma GCC unroll {loop.unroll}")
+            self._line(self.dialect.unroll(loop.unroll))
         step = f"{loop.name} += {loop.step}" if loop.step != 1 else f"++{loop.name}"
         head = (
             f"for (long {loop.name} = {self.expression(start)}; "

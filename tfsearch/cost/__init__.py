@@ -1,5 +1,5 @@
 """Cost: facts and hardware numbers become predicted times and sound bounds."""
 
-from tfsearch.cost.model import Estimate, Facts, Machine, Phase, bound, estimate, phase_times
+from tfsearch.cost.model import Facts, Machine, Phase, Prediction, bound, estimate, phase_times
 
-__all__ = ["Estimate", "Facts", "Machine", "Phase", "bound", "estimate", "phase_times"]
+__all__ = ["Facts", "Machine", "Phase", "Prediction", "bound", "estimate", "phase_times"]

@@ -71,14 +71,20 @@ class Machine:
 
 
 @dataclass(frozen=True)
-class Estimate:
-    """Microseconds per candidate: the estimate and the sound lower bound (warm protocol)."""
+class Prediction:
+    """Per candidate, in microseconds: the estimate that ranks and the sound lower bound.
+
+    ``bound_us`` is 0 where peaks are unknown. ``calibrated`` is False when the estimate rests on
+    an unavailable number; ``document`` is the digest of the hardware documents used.
+    """
 
     estimate_us: NDArray[np.float64]
     bound_us: NDArray[np.float64]
+    calibrated: bool
+    document: str
 
 
-def estimate(facts: Facts, machine: Machine, *, cold: bool = False) -> Estimate:
+def estimate(facts: Facts, machine: Machine, *, cold: bool = False) -> Prediction:
     """Predict a batch of candidates.
 
     The bound holds for any kernel: useful operations at the peak rate of as many units as run;
@@ -90,7 +96,8 @@ def estimate(facts: Facts, machine: Machine, *, cold: bool = False) -> Estimate:
         total = total + phase_cycles(phase, machine, units)
     launch = np.where(units > 1, machine.launch_us[1], machine.launch_us[0])
     time = total / (machine.clock_ghz * 1e3) + launch
-    return Estimate(time, bound(facts, machine, cold=cold))
+    lowest = bound(facts, machine, cold=cold)
+    return Prediction(time, lowest, machine.calibrated, machine.document)
 
 
 def phase_times(facts: Facts, machine: Machine) -> dict[str, NDArray[np.float64]]:

@@ -40,19 +40,25 @@ def is_servable(table: FromClause = trials) -> ColumnElement[bool]:
     return and_(table.c.status == literal_column("'ok'"), table.c.verified == literal_column("1"))
 
 
+_BUILT_COLUMNS: list[ColumnElement[Any]] = [
+    build_keys.c.macros,
+    build_keys.c.headers,
+    environments.c.target.label("build_target"),
+    environments.c.features.label("build_features"),
+    environments.c.flags,
+    toolchains.c.name.label("toolchain_name"),
+    toolchains.c.version.label("toolchain_version"),
+    toolchains.c.programs,
+]
+"""What a build was made with, beside its source: macros, headers, target, flags, toolchain."""
+
+
 def build_columns() -> list[ColumnElement[Any]]:
     """Columns that :func:`tfsearch.db.codec.build_key_of` and ``build_of`` read."""
     return [
         build_keys.c.source,
         build_keys.c.launch,
-        build_keys.c.macros,
-        build_keys.c.headers,
-        environments.c.target.label("build_target"),
-        environments.c.features.label("build_features"),
-        environments.c.flags,
-        toolchains.c.name.label("toolchain_name"),
-        toolchains.c.version.label("toolchain_version"),
-        toolchains.c.programs,
+        *_BUILT_COLUMNS,
         builds.c.artifact,
         builds.c.seconds,
         builds.c.resources,
@@ -72,6 +78,19 @@ _DEVICE_COLUMNS = [
     contexts.c.protocol.label("context_protocol"),
     contexts.c.verifier,
 ]
+
+_WORKLOAD_COLUMNS: list[ColumnElement[Any]] = [
+    workloads.c.key.label("workload_key"),
+    workloads.c.op,
+    workloads.c.dims,
+    workloads.c.dtype,
+    workloads.c.program,
+    workloads.c.accuracy,
+    workloads.c.reproducible,
+    workloads.c.alignment,
+    workloads.c.constant_inputs,
+]
+"""The key, and the columns that :func:`tfsearch.db.codec.workload_of` reads."""
 
 _TRIAL_COLUMNS: list[ColumnElement[Any]] = [
     *trials.c,
@@ -213,23 +232,8 @@ def _build_conditions(key: FromClause, names: tuple[str, ...]) -> list[ColumnEle
 NEAREST_COLUMNS: list[ColumnElement[Any]] = [
     trials.c.id,
     trials.c.median_us,
-    workloads.c.key.label("workload_key"),
-    workloads.c.op,
-    workloads.c.dims,
-    workloads.c.dtype,
-    workloads.c.program,
-    workloads.c.accuracy,
-    workloads.c.reproducible,
-    workloads.c.alignment,
-    workloads.c.constant_inputs,
-    build_keys.c.macros,
-    build_keys.c.headers,
-    environments.c.target.label("build_target"),
-    environments.c.features.label("build_features"),
-    environments.c.flags,
-    toolchains.c.name.label("toolchain_name"),
-    toolchains.c.version.label("toolchain_version"),
-    toolchains.c.programs,
+    *_WORKLOAD_COLUMNS,
+    *_BUILT_COLUMNS,
     *_DEVICE_COLUMNS,
 ]
 
@@ -278,18 +282,9 @@ def fastest_by_context() -> Select[Any]:
     return select(*NEAREST_COLUMNS).select_from(joined)
 
 
-NEAR_WORKLOADS = select(
-    workloads.c.id,
-    workloads.c.key.label("workload_key"),
-    workloads.c.op,
-    workloads.c.dims,
-    workloads.c.dtype,
-    workloads.c.program,
-    workloads.c.accuracy,
-    workloads.c.reproducible,
-    workloads.c.alignment,
-    workloads.c.constant_inputs,
-).where(select(finals.c.id).where(finals.c.workload_id == workloads.c.id).exists())
+NEAR_WORKLOADS: Select[Any] = select(workloads.c.id, *_WORKLOAD_COLUMNS).where(
+    select(finals.c.id).where(finals.c.workload_id == workloads.c.id).exists()
+)
 
 RESUMABLE = or_(
     sessions.c.status == literal_column("'running'"),

@@ -108,9 +108,8 @@ def check_memory(
     ``holder`` is what has that much memory, for the message. Raises ``RequestError``
     (``workload.too-large``).
     """
-    largest = {name: r.largest for name, r in program.ranges.items()}
     types = [i.type for i in program.inputs] + list(program.output_types)
-    total = sum(t.bind(largest).bytes for t in types)
+    total = sum(t.bind(program.largest).bytes for t in types)
     if total > limit:
         raise RequestError(
             "workload.too-large",

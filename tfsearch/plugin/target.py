@@ -11,7 +11,7 @@ import json
 from collections.abc import Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
@@ -19,11 +19,15 @@ from tfsearch.atoms.table import AtomTable
 from tfsearch.core import keys
 from tfsearch.core.launch import LaunchSpec
 from tfsearch.core.records import BuildKey, DeviceRecord, Refusal, Status, ToolchainRecord
+from tfsearch.cost.model import Prediction
 from tfsearch.ir.tir.nodes import Module
 from tfsearch.ir.workload import Workload
 from tfsearch.measure.compare import Baseline
 from tfsearch.prove.limits import Limits
 from tfsearch.space import Point, Points, Space
+
+if TYPE_CHECKING:
+    from tfsearch.toolchain import DoctorRow
 
 ENTRY_POINT_GROUP = "tfsearch.targets"
 
@@ -59,20 +63,6 @@ class Source:
     def digest(self) -> str:
         """Content hash of :meth:`to_bytes`: the ``source`` of a build's key."""
         return keys.digest_bytes(self.to_bytes())
-
-
-@dataclass(frozen=True)
-class Prediction:
-    """Per point, in microseconds: the estimate that ranks and the sound lower bound.
-
-    ``bound_us`` is 0 where peaks are unknown. ``calibrated`` is False when the estimate rests on
-    an unavailable number; ``document`` is the digest of the hardware documents used.
-    """
-
-    estimate_us: np.ndarray[Any, np.dtype[np.float64]]
-    bound_us: np.ndarray[Any, np.dtype[np.float64]]
-    calibrated: bool
-    document: str
 
 
 @dataclass(frozen=True)
@@ -143,8 +133,8 @@ class Problem(Protocol):
     refusals: Sequence[Refusal]
     """Why recipes or atoms that were considered do not apply."""
 
-    def predict(self, points: Points) -> Prediction:
-        """Predicted times of a batch of points."""
+    def predict(self, points: Points, *, cold: bool = False) -> Prediction:
+        """Predicted times of a batch of points; ``cold``: of calls that find empty caches."""
         ...
 
     def facts(self, points: Points) -> Mapping[str, np.ndarray[Any, np.dtype[Any]]]:
@@ -202,6 +192,13 @@ class Target(Protocol):
 
     def compiler(self, name: str | None) -> Compiler:
         """A toolchain by name, the preferred one for None; ``UnavailableError`` when missing."""
+        ...
+
+    def toolchains(self) -> Sequence[DoctorRow]:
+        """For people: every toolchain that the target can use, whether it works here or not.
+
+        Slower than :meth:`compilers`: a row is usable when something was really built with it.
+        """
         ...
 
     def problem(self, workload: Workload, device: Device) -> Problem:

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tfsearch.core import keys
 from tfsearch.core.errors import (
     NoCandidateError,
     NotRecordedError,
@@ -17,8 +16,9 @@ from tfsearch.core.errors import (
 from tfsearch.core.records import ServedBy, Status
 from tfsearch.ir.hir.types import Range
 from tfsearch.ir.workload import Workload
-from tfsearch.measure.job import Limits, MeasureJob, MeasureOutcome
+from tfsearch.measure.job import Limits, MeasureOutcome
 from tfsearch.plugin import identity
+from tfsearch.plugin.jobs import measure_job
 from tfsearch.plugin.target import Compiler, Problem, Source
 from tfsearch.runtime.kernel import Kernel
 from tfsearch.runtime.kernelrecord import KernelRecord
@@ -91,14 +91,9 @@ class Builder:
         from tfsearch.measure.worker import Measurer
 
         place = self.place
-        job = MeasureJob(
-            workload=place.question.workload.record,
-            artifact=str(path),
-            sha256=keys.digest_bytes(path.read_bytes()),
-            launch=source.launch,
-            protocol=place.question.protocol,
-            probes=self.problem.probes(point),
-            limits=LIMITS,
+        protocol = place.question.protocol
+        job = measure_job(
+            self.problem, point, path, source.launch, protocol=protocol, limits=LIMITS
         )
         locks = place.settings.home / "locks"
         with Measurer(place.target.runner, place.device.selector, lock_folder=locks) as measurer:

@@ -10,6 +10,8 @@ from tfsearch.core.launch import LaunchSpec
 from tfsearch.core.records import Final, FinalEntry, Status, Trial
 from tfsearch.measure.job import Comparison, MeasureJob
 from tfsearch.measure.worker import Measurer
+from tfsearch.plugin.jobs import measure_job
+from tfsearch.space import Point
 from tfsearch.tune.observer import Observer
 from tfsearch.tune.recorder import Recorder
 from tfsearch.tune.report import BaselineResult
@@ -21,14 +23,13 @@ DEADLINE_EACH = 0.25
 
 @dataclass(frozen=True)
 class Finalist:
-    """A verified build on its way into the final. ``id`` is its trial's; ``bound_us`` sound."""
+    """A verified build of a point on its way into the final; ``id`` is its trial's."""
 
     id: int
     trial: Trial
+    point: Point
     path: Path
     launch: LaunchSpec
-    bound_us: float
-    probes: tuple[str, ...]
     fresh: bool
 
 
@@ -159,16 +160,14 @@ def _job(plan: Plan, one: Finalist, count: int) -> MeasureJob:
     if build is None:
         raise ValueError(f"finalist {one.id} has no build")
     limits = plan.request.limits
-    return MeasureJob(
-        workload=plan.workload,
-        artifact=str(one.path),
-        sha256=build.artifact,
-        launch=one.launch,
+    return measure_job(
+        plan.problem,
+        one.point,
+        one.path,
+        one.launch,
         protocol=plan.request.protocol,
+        limits=replace(limits, deadline_s=limits.deadline_s * (1.0 + DEADLINE_EACH * count)),
+        sha256=build.artifact,
         seed=plan.request.seed,
         verification_seed=plan.request.seed + 1,
-        lower_bound_us=one.bound_us,
-        probes=one.probes,
-        limits=replace(limits, deadline_s=limits.deadline_s * (1.0 + DEADLINE_EACH * count)),
-        sizes=plan.sizes,
     )

@@ -34,13 +34,12 @@ class Failure:
 class Candidate:
     """A point on its way. ``source`` and ``key`` are None exactly when ``failure`` is not.
 
-    Times in microseconds.
+    ``predicted_us`` is the estimate, in microseconds.
     """
 
     point: Point
     schedule: ScheduleRecord
     predicted_us: float
-    bound_us: float
     source: Source | None = None
     key: MeasurementKey | None = None
     failure: Failure | None = None
@@ -61,8 +60,8 @@ class Preparer:
         """Everything before the compiler. A fault of the candidate is its ``failure``."""
         plan = self._plan
         schedule = identity.schedule_of(plan.problem, plan.target.name, point)
-        estimate, bound = predict_points(plan, [point])
-        predicted, lowest = float(estimate[0]), float(bound[0])
+        estimate, _ = predict_points(plan, [point])
+        predicted = float(estimate[0])
         try:
             source, key = self._source(point, schedule)
         except _Refused as refused:
@@ -73,8 +72,8 @@ class Preparer:
             text = f"{type(error).__name__}: {error}"
             failure = Failure(Status.REFUSED, "prepare.exception", "prepare", text)
         else:
-            return Candidate(point, schedule, predicted, lowest, source, key)
-        return Candidate(point, schedule, predicted, lowest, failure=failure)
+            return Candidate(point, schedule, predicted, source, key)
+        return Candidate(point, schedule, predicted, failure=failure)
 
     def source_of(self, schedule: ScheduleRecord) -> Source:
         """The source of a schedule that was proved before."""

@@ -100,8 +100,8 @@ class Plan:
     space: Space
 
     def predict(self, points: Points) -> Prediction:
-        """Predicted times of a batch of points of :attr:`space`."""
-        return self.problem.predict(points)
+        """Predicted times of a batch of points of :attr:`space`, under the request's protocol."""
+        return self.problem.predict(points, cold=protocol_named(self.request.protocol).cold)
 
     @cached_property
     def workload(self) -> WorkloadRecord:
@@ -112,12 +112,6 @@ class Plan:
     def generator(self) -> str:
         """Digest of the target's generator."""
         return self.target.generator_digest()
-
-    @cached_property
-    def sizes(self) -> dict[str, int]:
-        """Sizes at which dimensions that are ranges are measured: their largest."""
-        ranges = self.request.workload.program.ranges
-        return {name: dim.largest for name, dim in ranges.items()}
 
     @cached_property
     def query(self) -> BestQuery:

@@ -12,13 +12,14 @@ from tfsearch.core import settings as core_settings
 from tfsearch.core.errors import NoCandidateError, TfsearchError, UnavailableError
 from tfsearch.core.records import Status
 from tfsearch.core.settings import Settings
+from tfsearch.cost.rates import rates_of
 from tfsearch.db import ArtifactStore, Store
 from tfsearch.db.records import SessionRecord, SessionStatus, StoredTrial
-from tfsearch.ir.hir.facts import facts_of
 from tfsearch.measure.worker import Measurer
 from tfsearch.plugin import identity
+from tfsearch.plugin.jobs import bound_us
 from tfsearch.search import make_policy, scan
-from tfsearch.search.scan import Scan, predict_points
+from tfsearch.search.scan import Scan
 from tfsearch.space import Point
 from tfsearch.tune.building import Builder
 from tfsearch.tune.final import Finalist, Outcome, run_baseline, run_final
@@ -344,14 +345,12 @@ class _Tuning:
             return None
         self.recorder.keep_source(source, built.record)
         point = Point(trial.schedule.recipe, dict(trial.schedule.params))
-        _, bounds = predict_points(plan, [point])
         return Finalist(
             id=one.id,
             trial=replace(trial, build=built.record),
+            point=point,
             path=built.path,
             launch=source.launch,
-            bound_us=float(bounds[0]),
-            probes=plan.problem.probes(point),
             fresh=one.fresh,
         )
 
@@ -382,17 +381,15 @@ class _Tuning:
         verification = trial.verification
         if max_error is None and verification is not None:
             max_error = verification.max_error
-        program = self.plan.request.workload.program.bind(self.plan.sizes)
-        flops = facts_of(program).flops
         point = Point(trial.schedule.recipe, dict(trial.schedule.params))
-        _, bounds = predict_points(self.plan, [point])
-        bound = float(bounds[0])
+        lowest = bound_us(self.plan.problem, point, self.plan.request.protocol)
+        rates = rates_of(self.plan.request.workload.program, median_us, lowest)
         return Best(
             schedule=trial.schedule,
             median_us=median_us,
             ci_us=ci_us,
-            tflops=flops / median_us / 1e6 if flops else None,
-            roofline_fraction=bound / median_us if bound > 0 else None,
+            tflops=rates.tflops,
+            roofline_fraction=rates.roofline_fraction,
             verified=verification is not None and verification.passed,
             max_error=max_error,
             source="measured" if one.fresh else "database",

@@ -18,6 +18,7 @@ from tfsearch.db.records import StoredTrial
 from tfsearch.measure.job import MeasureJob, MeasureOutcome
 from tfsearch.measure.worker import Measurer
 from tfsearch.plugin import identity
+from tfsearch.plugin.jobs import measure_job
 from tfsearch.search import Policy, Result
 from tfsearch.space import Point
 from tfsearch.tune.building import Builder
@@ -233,19 +234,17 @@ class Loop:
     def _job(self, candidate: Candidate, built: Built) -> MeasureJob:
         assert candidate.source is not None
         plan = self._plan
-        return MeasureJob(
-            workload=plan.workload,
-            artifact=str(built.path),
-            sha256=built.record.artifact,
-            launch=candidate.source.launch,
+        return measure_job(
+            plan.problem,
+            candidate.point,
+            built.path,
+            candidate.source.launch,
             protocol=plan.request.protocol,
+            limits=plan.request.limits,
+            sha256=built.record.artifact,
             seed=plan.request.seed + self._next_index,
             verification_seed=plan.request.seed,
-            lower_bound_us=candidate.bound_us,
             incumbent_us=self.best_us,
-            probes=plan.problem.probes(candidate.point),
-            limits=plan.request.limits,
-            sizes=plan.sizes,
         )
 
     def _trial(

@@ -92,6 +92,11 @@ class Program:
                     )
         return found
 
+    @property
+    def largest(self) -> dict[str, int]:
+        """The largest size of every dimension that is not bound yet."""
+        return {name: dim.largest for name, dim in self.ranges.items()}
+
     def bind(self, dims: Mapping[str, int]) -> Program:
         """This program with named dimensions replaced by sizes.
 

@@ -19,6 +19,7 @@ from tfsearch.prove.limits import Limits
 from tfsearch.target.null.atoms import NullAtoms
 from tfsearch.target.null.compiler import NAME, NullCompiler
 from tfsearch.target.null.problem import NullProblem
+from tfsearch.toolchain import DoctorRow
 
 _DEVICE = Device(
     record=DeviceRecord(
@@ -69,6 +70,11 @@ class NullTarget:
                 "toolchain.unknown", f"the null target has one toolchain, {NAME!r}, not {name!r}"
             )
         return NullCompiler(self.name)
+
+    def toolchains(self) -> Sequence[DoctorRow]:
+        """The writer, which always works."""
+        record = NullCompiler(self.name).record
+        return (DoctorRow(record.name, record.version, "", record.digest[:12], True, ""),)
 
     def problem(self, workload: Workload, device: Device) -> Problem:
         """Bind a workload; ``RequestError`` when a dimension is not a constant."""

@@ -50,8 +50,12 @@ class NullProblem:
         program = workload.program
         self._facts = {"work": model.work(program), "bytes": model.traffic(program)}
 
-    def predict(self, points: Points) -> Prediction:
-        """Estimates by the simulated model without its hidden terms; one bound for all."""
+    def predict(self, points: Points, *, cold: bool = False) -> Prediction:
+        """Estimates by the simulated model without its hidden terms; one bound for all.
+
+        The simulated clock knows no caches, so ``cold`` changes nothing.
+        """
+        del cold
         columns = {name: points.column(name) for name in ("block", "lanes", "unroll", "stages")}
         return Prediction(
             estimate_us=model.estimate_us(self._facts, columns),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tfsearch.atoms.table import AtomTable
 from tfsearch.core.records import DeviceRecord
@@ -15,6 +15,9 @@ from tfsearch.plugin.identity import generator_digest
 from tfsearch.plugin.target import Compiler, Device, Problem
 from tfsearch.prove.limits import Limits
 from tfsearch.target.x86.device import NOMINAL, SELECTOR, Processor, document_of, processor
+
+if TYPE_CHECKING:
+    from tfsearch.toolchain import DoctorRow
 
 GENERATOR = (
     "tfsearch.ir",
@@ -63,6 +66,12 @@ class X86Target:
         from tfsearch.toolchain import find
 
         return X86Compiler(find(name))
+
+    def toolchains(self) -> Sequence[DoctorRow]:
+        """Every C compiler that is here, and families that are not; each one is tried."""
+        from tfsearch.toolchain import doctor
+
+        return doctor()
 
     def problem(self, workload: Workload, device: Device) -> Problem:
         """Bind a workload; ``RequestError`` when no recipe takes it."""

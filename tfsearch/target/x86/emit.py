@@ -8,9 +8,21 @@ from collections.abc import Mapping
 from tfsearch.atoms.contract import Atom
 from tfsearch.codegen.clike import KernelEmitter
 from tfsearch.codegen.storage import StoragePlan, plan
+from tfsearch.core.errors import InternalError
 from tfsearch.core.launch import ArgumentSpec, EntrySpec, LaunchSpec
 from tfsearch.ir.dtypes import DType
-from tfsearch.ir.tir.nodes import UNIT, Block, Call, For, If, Kernel, Module, Role
+from tfsearch.ir.tir.nodes import (
+    UNIT,
+    Block,
+    Buffer,
+    Call,
+    For,
+    If,
+    Kernel,
+    MemorySpace,
+    Module,
+    Role,
+)
 
 ENTRY_PREFIX = "tfsearch_"
 TILE_FEATURE = "amx_tile"
@@ -50,6 +62,28 @@ class CDialect:
         if math.isinf(value):
             return "INFINITY" if value > 0 else "-INFINITY"
         return value.hex()
+
+    def argument(self, index: int) -> str:
+        """Arguments come as an array of addresses."""
+        return f"args[{index}]"
+
+    def pointer(self, element: str, name: str, address: str) -> str:
+        """A ``restrict`` pointer."""
+        return f"{element} *restrict {name} = ({element} *){address};"
+
+    def array(self, buffer: Buffer) -> str:
+        """A local array on the stack of its thread."""
+        if buffer.space is not MemorySpace.LOCAL:
+            raise InternalError(
+                "codegen.space", f"{buffer.name}: C has no {buffer.space.value} memory"
+            )
+        element, count = self.element(buffer.dtype), buffer.bytes // buffer.dtype.bytes
+        align = max(buffer.alignment, 1)
+        return f"{element} {buffer.name}[{count}] __attribute__((aligned({align})));"
+
+    def unroll(self, count: int) -> str:
+        """A pragma that gcc and clang take."""
+        return f"#pragma GCC unroll {count}"
 
 
 def source_of(module: Module, atoms: Mapping[str, Atom]) -> tuple[str, LaunchSpec]:
