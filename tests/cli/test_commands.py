@@ -35,7 +35,7 @@ def test_tune_prints_the_agreed_document(run: Run, home: Settings) -> None:
     found = answer.json
     assert set(found) == {
         "workload", "target", "device", "toolchain", "space", "trials", "best", "baseline",
-        "elapsed_s",
+        "elapsed_s", "interrupted",
     }  # fmt: skip
     assert found["workload"]["op"] == "gemm"
     assert found["workload"]["dims"] == {"m": 12, "n": 10, "k": 8}
@@ -150,6 +150,7 @@ def test_a_space_without_a_legal_schedule(run: Run) -> None:
     answer = run("space", *GEMM, *words, "--json")
     assert answer.code == 3
     assert answer.json["legal"] == 0
+    assert answer.json["error"]["code"] == "space.no-legal"
     for command in (("tune", *GEMM), ("schedule", "candidates", *GEMM)):
         refused = run(*command, *words)
         assert refused.code == 3
@@ -276,6 +277,7 @@ def test_verify_reports_what_is_wrong(run: Run, tuned: Settings) -> None:
     assert answer.code == 2
     assert answer.json["ok"] is False
     assert answer.json["problems"][0]["code"] == "verify.wrong-digest"
+    assert answer.json["error"]["code"] == "db.problems"
 
 
 @pytest.mark.usefixtures("targets")

@@ -75,7 +75,9 @@ CASES: dict[str, tuple[int, str, tuple[str, ...]]] = {
     "database kind": (2, "unknown database kind", ("tune", *GEMM, "--db", "mysql://x/y")),
     "not recorded": (4, "no records yet", ("lookup", *GEMM)),
     "no database": (4, "no records yet", ("db", "stats")),
-    "schedule and no workload": (2, "name a workload", ("schedule", "check", "m=4")),
+    "check of nothing": (2, "check needs a schedule", ("schedule", "check")),
+    "check of half a workload": (2, "check needs a schedule", ("schedule", "check", "m=4")),
+    "no schedule and no workload": (2, "name a workload", ("schedule", "facts")),
     "schedule text": (2, "is not JSON", ("schedule", "check", *GEMM, "{nope")),
     "schedule file": (2, "No such file", ("schedule", "check", *GEMM, "none.json")),
     "schedule missing": (2, "check needs a schedule", ("schedule", "check", *GEMM)),
@@ -87,9 +89,6 @@ CASES: dict[str, tuple[int, str, tuple[str, ...]]] = {
 @pytest.mark.parametrize("case", CASES)
 def test_a_wrong_request_gets_one_line(run: Run, case: str) -> None:
     code, text, words = CASES[case]
-    if case == "schedule and no workload":
-        words = ("schedule", "check")
-        text = "Missing argument"
     answer = run(*words)
     assert answer.code == code
     assert text in answer.error
@@ -195,6 +194,8 @@ def test_a_locked_database_costs_the_record_and_not_the_result(
 def _measured_but_not_saved(answer: Any, code: str) -> None:
     assert answer.code == 6
     assert answer.json["best"]["median_us"] > 0
+    assert answer.json["error"]["code"] == code
+    assert answer.json["error"]["exit_code"] == 6
     lines = answer.err.splitlines()
     assert lines[-1].startswith(f"error[{code}]: measured but not saved: ")
     assert "Traceback" not in answer.err
@@ -280,6 +281,9 @@ def test_every_refusal_has_a_code_a_place_and_a_message(run: Run) -> None:
     assert refusal["code"] == "null.capacity"
     assert refusal["where"]
     assert "exceeds 2048 elements" in refusal["message"]
+    assert document["error"]["code"] == "null.capacity"
+    assert document["error"]["exit_code"] == 3
+    assert refusal["message"] in document["error"]["message"]
 
 
 def test_parameters_that_a_schedule_leaves_out_are_searched(run: Run) -> None:

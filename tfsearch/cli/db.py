@@ -112,12 +112,13 @@ def verify(output: Output, db: str | None, **_: Any) -> int:
     with _opened(db) as (store, places):
         problems = store.verify(places.artifacts)
     document = {"ok": not problems, "problems": [p.to_json() for p in problems]}
-    output.emit(document, [f"{p.code}  {p.where}: {p.message}" for p in problems] or ["ok"])
     if problems:
-        raise RequestError(
+        error = RequestError(
             "db.problems",
             f"{len(problems)} problems, the first: {problems[0].where}: {problems[0].message}",
         )
+        output.fail(document, [f"{p.code}  {p.where}: {p.message}" for p in problems], error)
+    output.emit(document, ["ok"])
     return 0
 
 

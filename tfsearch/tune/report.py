@@ -161,6 +161,7 @@ class TuneReport:
             "best": None if self.best is None else self.best.to_json(),
             "baseline": None if self.baseline is None else self.baseline.to_json(),
             "elapsed_s": self.elapsed_s,
+            "interrupted": self.interrupted,
         }
 
 
