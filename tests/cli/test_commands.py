@@ -319,6 +319,14 @@ def test_a_traced_program_is_a_workload(run: Run, tmp_path: Path) -> None:
     assert run("lookup", *words, "--json").json["served_by"] == "exact"
 
 
+def test_numpy_names_of_types_find_the_same_record(run: Run) -> None:
+    words = [word.replace("dtype=f32", "dtype=float32") for word in GEMM]
+    assert run("tune", *words, "--trials", "2", "--no-baseline", "--quiet").code == 0
+    found = run("lookup", *GEMM, "--json")
+    assert found.json["served_by"] == "exact"
+    assert found.json["workload"]["dtype"] == "f32"
+
+
 def test_documents_hold_plain_values_only() -> None:
     value: Any = {"a": math.nan, "b": (1, math.inf), "c": {"d": None}}
     assert output.plain(value) == {"a": None, "b": [1, None], "c": {"d": None}}

@@ -14,7 +14,7 @@ from tfsearch.core.errors import NotRecordedError, RequestError, UnavailableErro
 from tfsearch.core.records import ServedBy
 from tfsearch.core.settings import Settings
 from tfsearch.ir.hir.builtins import BUILTINS
-from tfsearch.ir.hir.named import CLASSES
+from tfsearch.ir.hir.named import CLASSES, Op, traceable
 from tfsearch.ir.workload import Workload
 from tfsearch.runtime.arrays import (
     Array,
@@ -59,14 +59,16 @@ class Operator:
 
     def __init__(
         self,
-        name: str,
+        op: Op,
         *,
         db: str | None = None,
         allow: Sequence[str] = (),
         fallback: Callable[..., Any] | None = None,
         **options: Any,
     ) -> None:
-        self.name = name
+        self._op = op
+        self._program = None if isinstance(op, str) else traceable(op)
+        self.name = self._program.where if self._program else str(op)
         self.fallback = fallback
         self._db = db
         self._allow = check_allow(allow)
@@ -79,9 +81,9 @@ class Operator:
         self._options = options
         self._routes: dict[_Shape, _Route] = {}
         self._last = threading.local()
-        if name not in BUILTINS and ":" not in name:
+        if isinstance(op, str) and op not in BUILTINS and ":" not in op:
             raise RequestError(
-                "workload.unknown-op", f"unknown op {name!r}; known ops: {', '.join(BUILTINS)}"
+                "workload.unknown-op", f"unknown op {op!r}; known ops: {', '.join(BUILTINS)}"
             )
 
     def __repr__(self) -> str:
@@ -137,8 +139,9 @@ class Operator:
         return self._find(hosts, None, options, None).kernel
 
     def clear(self) -> None:
-        """Forget what was found, so that newly recorded kernels are seen."""
+        """Forget what was found, so that newly recorded kernels and an edited file are seen."""
         self._routes.clear()
+        self._program = None
 
     def _key(
         self, hosts: Sequence[Array], out: Out, options: dict[str, Any], fallback: Any
@@ -162,7 +165,10 @@ class Operator:
     ) -> _Route:
         """Ask for the workload at the arrays' alignment, then at lower ones, then staged."""
         own = fallback or self.fallback
-        derived = derive(self.name, hosts, {**self._options, **options, **self._classes})
+        self._program = self._program or traceable(self._op)
+        derived = derive(
+            self._program or self._op, hosts, {**self._options, **options, **self._classes}
+        )
         settings = core_settings.load(self._db)
         have = min(alignment_of(a, MOST_ALIGNMENT) for a in [*hosts, *_outs(out)])
         for alignment in _recorded(derived.workload, have, settings):
@@ -243,9 +249,11 @@ def _aligned(array: Array) -> Array:
     return copy
 
 
-def op(name: str, **options: Any) -> Operator:
+def op(name: Op, **options: Any) -> Operator:
     """An op to call on arrays, such as ``op("gemm")(a, b, trans_b=True)``; see :class:`Operator`.
 
+    ``name`` is a built-in op, ``file.py:function``, or a Python function that is traced; names of
+    dimensions in a function's annotations get the sizes that the arrays have at each call.
     ``options``: ``db``, ``allow``, ``fallback``, what :func:`tfsearch.lookup` takes
     (``target``, ``toolchain``, ``flags``, …), and options of the op that hold for every call.
     """
