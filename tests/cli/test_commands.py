@@ -327,6 +327,17 @@ def test_numpy_names_of_types_find_the_same_record(run: Run) -> None:
     assert found.json["workload"]["dtype"] == "f32"
 
 
+def test_the_options_of_every_workload_change_the_key(run: Run) -> None:
+    words = ("alignment=64", "accuracy=fast", "reproducible=false", "constant_inputs=b",
+             "strides=a:12x1", "strides=a:col")  # fmt: skip
+    asked = [(), *((word,) for word in words)]
+    keys = {run("space", *GEMM, *more, "--json").json["workload"]["key"] for more in asked}
+    assert len(keys) == 7
+    for command in ("tune", "lookup", "bench", "space"):
+        told = run(command, "--help").out
+        assert all(word.partition("=")[0] + "=" in told for word in words)
+
+
 def test_documents_hold_plain_values_only() -> None:
     value: Any = {"a": math.nan, "b": (1, math.inf), "c": {"d": None}}
     assert output.plain(value) == {"a": None, "b": [1, None], "c": {"d": None}}

@@ -16,6 +16,7 @@ from tests.runtime.programs import different, doubled, renamed, summed
 from tfsearch.core.errors import NotRecordedError, RequestError
 from tfsearch.core.records import ServedBy
 from tfsearch.core.settings import Settings
+from tfsearch.ir.hir.named import named_workload
 from tfsearch.runtime import operator as module
 from tfsearch.runtime.arrays import empty
 from tfsearch.runtime.derive import derive
@@ -132,8 +133,6 @@ def test_arrays_of_a_batch_and_epilogues_name_their_dimensions() -> None:
 
 
 def test_arrays_ask_for_the_same_workload_as_the_options_do() -> None:
-    from tfsearch.ir.hir.named import named_workload
-
     x, y = np.ones((4, 5), "f4"), np.ones((6, 5), "f4")
     for given in ({"trans_b": True}, {"trans_b": True, "trans_a": False, "out_dtype": None}):
         found = derive("gemm", [x, y], given).workload
@@ -157,6 +156,12 @@ def test_other_strides_are_part_of_the_workload() -> None:
     found = derive("gemm", [wide[:, :5], np.ones((5, 6), "f4")], {}).workload
     assert found.key != dense.key
     assert found.program.inputs[0].type.element_strides == (9, 1)
+    named = named_workload(
+        "gemm", {"m": 4, "n": 6, "k": 5, "dtype": "f32", "strides": {"a": (9, 1)}}
+    )
+    assert named.key == found.key
+    with pytest.raises(RequestError, match="by input"):
+        named_workload("gemm", {"m": 4, "n": 6, "k": 5, "dtype": "f32", "strides": (9, 1)})
 
 
 @pytest.mark.parametrize(
@@ -189,6 +194,8 @@ def test_an_unknown_op_and_an_alignment_are_refused() -> None:
         tfsearch.op("gemmm")
     with pytest.raises(RequestError, match="from its arrays"):
         tfsearch.op("gemm", alignment=64)
+    with pytest.raises(RequestError, match="strides from its arrays"):
+        tfsearch.op("gemm")(*arrays(), strides={"a": (9, 1)})
 
 
 def _program(tmp_path: Path) -> str:

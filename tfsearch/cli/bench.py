@@ -12,7 +12,7 @@ from tfsearch.cli.output import Output, microseconds
 from tfsearch.core.errors import NoCandidateError
 
 
-@click.command()
+@click.command(epilog=shared.WORKLOAD_HELP)
 @shared.workload_arguments
 @shared.target_options
 @shared.build_options

@@ -38,7 +38,7 @@ def _common(function: F) -> F:
     return words(shared.target_options(function))
 
 
-@schedule.command()
+@schedule.command(epilog=shared.WORKLOAD_HELP)
 @_common
 @click.option("--top", type=click.IntRange(1, 100_000), default=10, help="How many to print.")
 @click.pass_obj
@@ -67,7 +67,7 @@ def candidates(output: Output, words: tuple[str, ...], top: int, **options: Any)
     return 0
 
 
-@schedule.command()
+@schedule.command(epilog=shared.WORKLOAD_HELP)
 @_common
 @click.pass_obj
 def facts(output: Output, words: tuple[str, ...], **options: Any) -> int:
@@ -80,7 +80,7 @@ def facts(output: Output, words: tuple[str, ...], **options: Any) -> int:
     return 0
 
 
-@schedule.command()
+@schedule.command(epilog=shared.WORKLOAD_HELP)
 @_common
 @click.option("--prove", is_flag=True, help="Also interpret the schedule's shape at small sizes.")
 @click.pass_obj
@@ -115,7 +115,7 @@ def check(output: Output, words: tuple[str, ...], prove: bool, **options: Any) -
     return 0
 
 
-@schedule.command()
+@schedule.command(epilog=shared.WORKLOAD_HELP)
 @_common
 @click.pass_obj
 def explain(output: Output, words: tuple[str, ...], **options: Any) -> int:
@@ -130,7 +130,7 @@ def explain(output: Output, words: tuple[str, ...], **options: Any) -> int:
     return 0
 
 
-@schedule.command()
+@schedule.command(epilog=shared.WORKLOAD_HELP)
 @_common
 @shared.build_options
 @click.pass_obj
@@ -154,7 +154,7 @@ def measure(output: Output, words: tuple[str, ...], **options: Any) -> int:
     return 0
 
 
-@schedule.command()
+@schedule.command(epilog=shared.WORKLOAD_HELP)
 @_common
 @click.option(
     "--trace", "folder", metavar="DIR", help="Write the program after every lowering stage there."

@@ -13,7 +13,7 @@ from tfsearch.cli.output import Output, table
 from tfsearch.core.errors import NoCandidateError, NotRecordedError, UnavailableError
 
 
-@click.command()
+@click.command(epilog=shared.WORKLOAD_HELP)
 @shared.workload_arguments
 @shared.target_options
 @shared.build_options

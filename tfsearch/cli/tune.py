@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from tfsearch.tune import TuneReport
 
 
-@click.command()
+@click.command(epilog=shared.WORKLOAD_HELP)
 @shared.workload_arguments
 @shared.target_options
 @click.option("--trials", type=int, metavar="N", help="Candidates to try [default: 32].")

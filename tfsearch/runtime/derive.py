@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from tfsearch.core.errors import RequestError
@@ -11,8 +11,7 @@ from tfsearch.ir.dtypes import DTYPE_NAMES, DType
 from tfsearch.ir.hir.builtins import BUILTINS, Builtin, OptionKind, parse_option
 from tfsearch.ir.hir.load import InputShape, Traceable
 from tfsearch.ir.hir.named import CLASSES, Op, named_workload, traceable
-from tfsearch.ir.hir.program import Input, Program
-from tfsearch.ir.hir.program import Op as Step
+from tfsearch.ir.hir.program import Program
 from tfsearch.ir.hir.types import TensorType, is_name
 from tfsearch.ir.workload import Workload
 from tfsearch.runtime.arrays import Array, element_strides
@@ -229,15 +228,10 @@ def _types(op: str, program: Program, arrays: Sequence[Array]) -> None:
 
 def _with_strides(workload: Workload, arrays: Sequence[Array]) -> Workload:
     """The workload with the arrays' own strides as the layouts of its inputs."""
-    program = workload.program
-    inputs: list[Input] = []
-    ops: list[Step] = list(program.ops)
-    for index, (item, array) in enumerate(zip(program.inputs, arrays, strict=True)):
+    types: dict[str, TensorType] = {}
+    for item, array in zip(workload.program.inputs, arrays, strict=True):
         kind = item.type
         if kind.shape == array.shape:
-            kind = TensorType(kind.dtype, kind.shape, element_strides(item.name, array))
-        inputs.append(Input(item.name, kind))
-        ops[index] = replace(ops[index], type=kind)
-    if tuple(inputs) == program.inputs:
-        return workload
-    return replace(workload, program=replace(program, inputs=tuple(inputs), ops=tuple(ops)))
+            strides = element_strides(item.name, array)
+            types[item.name] = TensorType(kind.dtype, kind.shape, strides)
+    return workload.with_inputs(types)

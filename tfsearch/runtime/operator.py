@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -72,10 +72,7 @@ class Operator:
         self.fallback = fallback
         self._db = db
         self._allow = check_allow(allow)
-        if "alignment" in options:
-            raise RequestError(
-                "workload.alignment", "an operator takes the alignment from its arrays"
-            )
+        _refuse_layouts(options)
         self._question, options = split_options(options)
         self._classes = {n: options.pop(n) for n in list(options) if n in CLASSES}
         self._options = options
@@ -156,6 +153,7 @@ class Operator:
                 place |= address(as_host("out", a))
         parts.append(place & -place)
         if options or fallback is not None:
+            _refuse_layouts(options)
             plain = ((n, tuple(v) if isinstance(v, list) else v) for n, v in options.items())
             parts.append((tuple(sorted(plain)), fallback))
         return tuple(parts)
@@ -229,6 +227,12 @@ def _recorded(workload: Workload, have: int, settings: Settings) -> list[int]:
             ]
     except NotRecordedError:
         return []  # no database yet
+
+
+def _refuse_layouts(options: Mapping[str, Any]) -> None:
+    for name in ("alignment", "strides"):
+        if name in options:
+            raise RequestError(f"workload.{name}", f"an operator takes the {name} from its arrays")
 
 
 def _outs(out: Out) -> list[Array]:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 Op = str | Callable[..., Any]
 """What names a program: a built-in op, ``file.py:function``, or a Python function to trace."""
 
-CLASSES = ("accuracy", "reproducible", "alignment", "constant_inputs")
+CLASSES = ("accuracy", "reproducible", "alignment", "constant_inputs", "strides")
 """Options of every workload, next to those of its op."""
 
 
@@ -42,12 +42,18 @@ def traceable(op: Op | Traceable) -> Traceable | None:
 def named_workload(op: Op | Traceable, options: Mapping[str, Any]) -> Workload:
     """The workload of a built-in op, of a function in a Python file, or of a function.
 
-    ``accuracy`` (``precise``, ``fast``), ``reproducible``, ``alignment`` (bytes) and
-    ``constant_inputs`` (names) are taken out of the options; the rest is the op's.
-    ``RequestError`` for what is unknown, missing or wrong.
+    ``accuracy`` (``precise``, ``fast``), ``reproducible``, ``alignment`` (bytes),
+    ``constant_inputs`` (names) and ``strides`` (by input, in elements, or ``"col"``) are taken
+    out of the options; the rest is the op's. ``RequestError`` for what is unknown, missing or
+    wrong.
     """
     rest = dict(options)
     classes: dict[str, Any] = {name: rest.pop(name) for name in CLASSES if name in rest}
+    strides = classes.pop("strides", {})
+    if not isinstance(strides, Mapping):
+        raise RequestError(
+            "workload.strides", f"strides are by input, such as {{'a': (520, 1)}}, not {strides!r}"
+        )
     if "accuracy" in classes:
         classes["accuracy"] = _accuracy(classes["accuracy"])
     if "constant_inputs" in classes:
@@ -60,10 +66,12 @@ def named_workload(op: Op | Traceable, options: Mapping[str, Any]) -> Workload:
         classes["constant_inputs"] = tuple(str(name) for name in names)
     program = traceable(op)
     if program is not None:
-        return program.workload(rest, **classes)
-    from tfsearch.ir.hir.builtins import build_workload
+        workload = program.workload(rest, **classes)
+    else:
+        from tfsearch.ir.hir.builtins import build_workload
 
-    return build_workload(str(op), rest, **classes)
+        workload = build_workload(str(op), rest, **classes)
+    return workload.with_strides(cast("Mapping[str, Any]", strides))
 
 
 def _accuracy(value: object) -> Accuracy:
