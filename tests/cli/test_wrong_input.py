@@ -63,6 +63,8 @@ CASES: dict[str, tuple[int, str, tuple[str, ...]]] = {
     "no compiler": (5, "get one with: apt-get", ("tune", *GEMM[:-1], "bare")),
     "unknown compiler": (5, "not 'tcc'", ("tune", *GEMM, "--toolchain", "tcc")),
     "rejected flag": (2, "rejects flag '--bogus'", ("tune", *GEMM, "--flag=--bogus")),
+    "no macro": (2, "macro '1x' is not NAME", ("tune", *GEMM, "--macro", "1x")),
+    "no macro, lookup": (2, "macro '1x' is not NAME", ("lookup", *GEMM, "--macro", "1x")),
     "policy": (2, "unknown policy 'guess'", ("tune", *GEMM, "--policy", "guess")),
     "policy option": (2, "no option 'x'", ("tune", *GEMM, "--policy", "ranked:x=1")),
     "protocol": (2, "unknown protocol 'tepid'", ("lookup", *GEMM, "--protocol", "tepid")),

@@ -162,7 +162,7 @@ def resolve(question: Question, settings: Settings | None = None) -> Place:
             raise
         compiler, reason = None, error.message
     if compiler is not None:
-        compiler.check_flags(question.flags)
+        compiler.check_flags(question.flags, question.macros)
     return Place(question, target, device, compiler, reason, settings or core_settings.load())
 
 
