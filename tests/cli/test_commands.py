@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +36,7 @@ def test_tune_prints_the_agreed_document(run: Run, home: Settings) -> None:
     found = answer.json
     assert set(found) == {
         "workload", "target", "device", "toolchain", "space", "trials", "best", "baseline",
-        "elapsed_s", "interrupted",
+        "elapsed_s", "interrupted", "noise",
     }  # fmt: skip
     assert found["workload"]["op"] == "gemm"
     assert found["workload"]["dims"] == {"m": 12, "n": 10, "k": 8}
@@ -265,6 +266,35 @@ def test_the_database_commands(run: Run) -> None:
     assert run("db", "show", "999").code == 4
     assert run("db", "show", "ffff").code == 4
     assert run("db", "list", "--what", "trials", "--status", "odd").code == 2
+
+
+def test_a_busy_machine_is_one_line_and_a_fact(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    words = ("tune", *GEMM, "--trials", "2", "--no-baseline", "--quiet")
+    monkeypatch.setattr("tfsearch.tune.noise.WIDE", -1.0)
+    (line,) = [text for text in run(*words).out.splitlines() if text.startswith("machine")]
+    assert "busy: the time is known to ±" in line
+    assert "run the same command again" in line
+    assert run(*words, "--json").json["noise"]["noisy"] is True
+    monkeypatch.setattr("tfsearch.tune.noise.WIDE", 1e9)
+    monkeypatch.setattr("tfsearch.tune.noise.DRIFTED", 1e9)
+    assert "machine" not in run(*words).out
+    assert run(*words, "--json").json["noise"]["noisy"] is False
+
+
+@pytest.mark.usefixtures("tuned")
+def test_records_are_shown_as_lines(run: Run) -> None:
+    trial = run("db", "show", "1")
+    assert trial.code == 0
+    assert "{" not in trial.out
+    assert re.search(r"^  status +ok$", trial.out, re.MULTILINE)
+    assert re.search(r"^    median_us +\S+ µs$", trial.out, re.MULTILINE)
+    assert re.search(r"^      block +\d+$", trial.out, re.MULTILINE)
+    key = run("db", "list", "--json").json["workloads"][0]["key"]
+    shown = run("db", "show", key[:12]).out
+    assert f"{key[:16]}…" in shown
+    assert "    program main(a: f32[12,8]" in shown
+    assert re.search(r"^    trial +median_us +ci_us +ratio +ratio_ci$", shown, re.MULTILINE)
+    assert run("db", "show", key, "--json").json["workload"]["key"] == key
 
 
 def test_verify_reports_what_is_wrong(run: Run, tuned: Settings) -> None:

@@ -10,6 +10,7 @@ import click
 
 from tfsearch.cli import options as shared
 from tfsearch.cli.output import Output, microseconds, table
+from tfsearch.cli.records import record_lines
 from tfsearch.core.errors import NotRecordedError, RequestError
 
 if TYPE_CHECKING:
@@ -95,11 +96,7 @@ def show(output: Output, db: str | None, identity: str, **_: Any) -> int:
                              "dtype": workload.dtype, **workload.key_fields()},
                 "final": None if final is None else _final_json(final),
             }  # fmt: skip
-    import json
-
-    from tfsearch.cli.output import plain
-
-    output.emit(document, json.dumps(plain(document), indent=2).splitlines())
+    output.emit(document, record_lines(document))
     return 0
 
 

@@ -122,6 +122,8 @@ def _lines(report: TuneReport) -> list[str]:
         )
     elif report.baseline_note:
         lines.append(f"baseline   none: {report.baseline_note}")
+    if report.noise is not None and report.noise.message:
+        lines.append(f"machine    {report.noise.message}")
     lines.append(f"elapsed    {report.elapsed_s:.1f} s")
     return lines
 
