@@ -47,6 +47,24 @@ def test_a_process_prints_one_document_and_its_exit_code(home: Settings) -> None
     assert json.loads(missed.stdout)["nearest"]
 
 
+@pytest.mark.parametrize("room", [24, 60, 128])
+def test_a_full_temporary_folder_is_one_line(
+    home: Settings, small_disk: Path, gcc_path: str, room: int
+) -> None:
+    (small_disk / "ballast").write_bytes(bytes((512 - room) * 1024))
+    words = ("tune", "softmax", "rows=16", "cols=64", "dtype=f32", "--target", "x86")
+    done = subprocess.run(
+        [*PROGRAM, *words, "--toolchain", gcc_path, "--trials", "2", "--no-baseline", "--quiet"],
+        capture_output=True,
+        text=True,
+        env={**environment(home), "TMPDIR": str(small_disk)},
+        check=False,
+    )
+    assert done.returncode == 5, done.stderr
+    (line,) = done.stderr.splitlines()
+    assert line.startswith(f"error[toolchain.no-room]: the temporary folder {small_disk} is full")
+
+
 def test_the_module_is_the_program(home: Settings) -> None:
     def call(*words: str) -> tuple[int, str, str]:
         done = subprocess.run(

@@ -207,23 +207,6 @@ def _measured_but_not_saved(answer: Any, code: str) -> None:
     assert "Traceback" not in answer.err
 
 
-@pytest.fixture
-def small_disk(tmp_path: Path) -> Any:
-    place = tmp_path / "disk"
-    place.mkdir()
-    if shutil.which("mount") is None:
-        pytest.skip("mount: a small disk is a tmpfs")
-    made = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=512k", "tmpfs", str(place)],
-        capture_output=True,
-        check=False,
-    )
-    if made.returncode:
-        pytest.skip("root and mount: a small disk is a tmpfs")
-    yield place
-    subprocess.run(["umount", "-l", str(place)], check=True)
-
-
 def test_a_read_only_database_costs_the_record_and_not_the_result(
     run: Run, tuned: Settings, small_disk: Path
 ) -> None:

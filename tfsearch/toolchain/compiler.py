@@ -14,11 +14,12 @@ from tfsearch.core.errors import RequestError, UnavailableError
 from tfsearch.core.records import Status, ToolchainRecord
 from tfsearch.core.settings import Settings, scrubbed_environment
 from tfsearch.toolchain import flags as flag_rules
-from tfsearch.toolchain.build import CompileResult, Job, deliver, workdir, write_source
+from tfsearch.toolchain.build import CompileResult, Job, deliver, write_source
 from tfsearch.toolchain.filehash import Store
 from tfsearch.toolchain.headers import HeaderDigests
 from tfsearch.toolchain.identity import Identity, Prober, processor_text, reason
 from tfsearch.toolchain.process import Completed, run_limited
+from tfsearch.toolchain.room import require_room, workdir
 
 DEFAULT_TIMEOUT_S = 120.0
 DEFAULT_MEMORY_BYTES = 4 << 30
@@ -174,8 +175,8 @@ class Toolchain:
         ``NAME=VALUE``. ``timeout_s`` bounds the whole call, ``memory_bytes`` the address space of
         each process. The same arguments give the same bytes. ``out`` is replaced atomically, and
         only when all went well. Raises ``RequestError`` for a refused flag,
-        ``UnavailableError`` when the compiler is gone, ``NotSavedError`` when ``out`` cannot be
-        written.
+        ``UnavailableError`` when the compiler is gone or the temporary folder is full,
+        ``NotSavedError`` when ``out`` cannot be written.
         """
         flag_rules.refuse(flags)
         self._require()
@@ -257,6 +258,8 @@ class Toolchain:
             write_source(folder / SOURCE_NAME, source)
             every = [*own_flags, *given]
             done = self._run(self._compile_command(SOURCE_NAME, "kernel.o", every, folder), folder)
+            if not done.ok:
+                require_room(folder, done.output)
         if done.timed_out:
             return reason(done)
         complaint = "" if done.ok else reason(done)
@@ -280,6 +283,7 @@ class Toolchain:
             inner = self._run([*command, "-###"], folder)
             if not macros.ok or not inner.ok:
                 failed = inner if macros.ok else macros
+                require_room(folder, failed.output)
                 raise RequestError("toolchain.flag-rejected", f"{self.label}: {reason(failed)}")
         words = [word for word in inner.stderr.split() if os.sep not in word]
         value = keys.digest("native-expansion", {"macros": macros.stdout, "inner": words})

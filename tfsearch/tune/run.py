@@ -245,7 +245,8 @@ class _Tuning:
     def _incumbent(self) -> _Incumbent | None:
         """The recorded best, if it still holds; else its schedule is only a hint."""
         plan = self.plan
-        stored = self.recorder.read(lambda store: store.best(plan.query))
+        query = plan.query  # needs the compiler, whose absence is no fault of the database
+        stored = self.recorder.read(lambda store: store.best(query))
         if stored is None:
             return None
         verdict = identity.still_current(
