@@ -105,7 +105,7 @@ def test_every_folder_of_the_package_is_a_layer():
     layers = next(contract["layers"] for contract in contracts if contract["type"] == "layers")
     named = {name.removeprefix("tfsearch.") for layer in layers for name in layer.split(" | ")}
     folders = {path.relative_to(PACKAGE).parts[0] for path in in_package() if path.suffix == ".py"}
-    assert folders - {"__init__.py"} == named
+    assert folders - {"__init__.py", "__main__.py"} == named
 
 
 def test_every_target_is_held_apart_from_the_others():

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import platform
 import shutil
+import subprocess
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -117,3 +119,28 @@ def targets() -> Iterator[None]:
     yield
     registry.unregister("absent")
     registry.unregister("bare")
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Any:
+    place = tmp_path / "disk"
+    place.mkdir()
+    if shutil.which("mount") is None:
+        pytest.skip("mount: a small disk is a tmpfs")
+    made = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=512k", "tmpfs", str(place)],
+        capture_output=True,
+        check=False,
+    )
+    if made.returncode:
+        pytest.skip("root and mount: a small disk is a tmpfs")
+    yield place
+    subprocess.run(["umount", "-l", str(place)], check=True)
+
+
+@pytest.fixture
+def gcc_path() -> str:
+    found = shutil.which("gcc")
+    if found is None or platform.machine() != "x86_64":
+        pytest.skip("needs gcc and an x86-64 processor")
+    return found

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +36,7 @@ def test_tune_prints_the_agreed_document(run: Run, home: Settings) -> None:
     found = answer.json
     assert set(found) == {
         "workload", "target", "device", "toolchain", "space", "trials", "best", "baseline",
-        "elapsed_s",
+        "elapsed_s", "interrupted", "noise",
     }  # fmt: skip
     assert found["workload"]["op"] == "gemm"
     assert found["workload"]["dims"] == {"m": 12, "n": 10, "k": 8}
@@ -150,6 +151,7 @@ def test_a_space_without_a_legal_schedule(run: Run) -> None:
     answer = run("space", *GEMM, *words, "--json")
     assert answer.code == 3
     assert answer.json["legal"] == 0
+    assert answer.json["error"]["code"] == "space.no-legal"
     for command in (("tune", *GEMM), ("schedule", "candidates", *GEMM)):
         refused = run(*command, *words)
         assert refused.code == 3
@@ -266,6 +268,35 @@ def test_the_database_commands(run: Run) -> None:
     assert run("db", "list", "--what", "trials", "--status", "odd").code == 2
 
 
+def test_a_busy_machine_is_one_line_and_a_fact(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    words = ("tune", *GEMM, "--trials", "2", "--no-baseline", "--quiet")
+    monkeypatch.setattr("tfsearch.tune.noise.WIDE", -1.0)
+    (line,) = [text for text in run(*words).out.splitlines() if text.startswith("machine")]
+    assert "busy: the time is known to ±" in line
+    assert "run the same command again" in line
+    assert run(*words, "--json").json["noise"]["noisy"] is True
+    monkeypatch.setattr("tfsearch.tune.noise.WIDE", 1e9)
+    monkeypatch.setattr("tfsearch.tune.noise.DRIFTED", 1e9)
+    assert "machine" not in run(*words).out
+    assert run(*words, "--json").json["noise"]["noisy"] is False
+
+
+@pytest.mark.usefixtures("tuned")
+def test_records_are_shown_as_lines(run: Run) -> None:
+    trial = run("db", "show", "1")
+    assert trial.code == 0
+    assert "{" not in trial.out
+    assert re.search(r"^  status +ok$", trial.out, re.MULTILINE)
+    assert re.search(r"^    median_us +\S+ µs$", trial.out, re.MULTILINE)
+    assert re.search(r"^      block +\d+$", trial.out, re.MULTILINE)
+    key = run("db", "list", "--json").json["workloads"][0]["key"]
+    shown = run("db", "show", key[:12]).out
+    assert f"{key[:16]}…" in shown
+    assert "    program main(a: f32[12,8]" in shown
+    assert re.search(r"^    trial +median_us +ci_us +ratio +ratio_ci$", shown, re.MULTILINE)
+    assert run("db", "show", key, "--json").json["workload"]["key"] == key
+
+
 def test_verify_reports_what_is_wrong(run: Run, tuned: Settings) -> None:
     import sqlite3
 
@@ -276,6 +307,7 @@ def test_verify_reports_what_is_wrong(run: Run, tuned: Settings) -> None:
     assert answer.code == 2
     assert answer.json["ok"] is False
     assert answer.json["problems"][0]["code"] == "verify.wrong-digest"
+    assert answer.json["error"]["code"] == "db.problems"
 
 
 @pytest.mark.usefixtures("targets")
@@ -319,6 +351,25 @@ def test_a_traced_program_is_a_workload(run: Run, tmp_path: Path) -> None:
     assert answer.code == 0
     assert answer.json["workload"]["op"] == "model.py:up"
     assert run("lookup", *words, "--json").json["served_by"] == "exact"
+
+
+def test_numpy_names_of_types_find_the_same_record(run: Run) -> None:
+    words = [word.replace("dtype=f32", "dtype=float32") for word in GEMM]
+    assert run("tune", *words, "--trials", "2", "--no-baseline", "--quiet").code == 0
+    found = run("lookup", *GEMM, "--json")
+    assert found.json["served_by"] == "exact"
+    assert found.json["workload"]["dtype"] == "f32"
+
+
+def test_the_options_of_every_workload_change_the_key(run: Run) -> None:
+    words = ("alignment=64", "accuracy=fast", "reproducible=false", "constant_inputs=b",
+             "strides=a:12x1", "strides=a:col")  # fmt: skip
+    asked = [(), *((word,) for word in words)]
+    keys = {run("space", *GEMM, *more, "--json").json["workload"]["key"] for more in asked}
+    assert len(keys) == 7
+    for command in ("tune", "lookup", "bench", "space"):
+        told = run(command, "--help").out
+        assert all(word.partition("=")[0] + "=" in told for word in words)
 
 
 def test_documents_hold_plain_values_only() -> None:

@@ -34,6 +34,7 @@ def test_a_process_prints_one_document_and_its_exit_code(home: Settings) -> None
     )
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["trials"]["ok"] == 2
+    assert json.loads(done.stdout)["interrupted"] is False
     missed = subprocess.run(
         [*PROGRAM, "lookup", "gemm", "m=9", *GEMM[2:], "--json"],
         capture_output=True,
@@ -44,6 +45,44 @@ def test_a_process_prints_one_document_and_its_exit_code(home: Settings) -> None
     assert missed.returncode == 4
     assert len(missed.stderr.splitlines()) == 1
     assert json.loads(missed.stdout)["nearest"]
+
+
+@pytest.mark.parametrize("room", [24, 60, 128])
+def test_a_full_temporary_folder_is_one_line(
+    home: Settings, small_disk: Path, gcc_path: str, room: int
+) -> None:
+    (small_disk / "ballast").write_bytes(bytes((512 - room) * 1024))
+    words = ("tune", "softmax", "rows=16", "cols=64", "dtype=f32", "--target", "x86")
+    done = subprocess.run(
+        [*PROGRAM, *words, "--toolchain", gcc_path, "--trials", "2", "--no-baseline", "--quiet"],
+        capture_output=True,
+        text=True,
+        env={**environment(home), "TMPDIR": str(small_disk)},
+        check=False,
+    )
+    assert done.returncode == 5, done.stderr
+    (line,) = done.stderr.splitlines()
+    assert line.startswith(f"error[toolchain.no-room]: the temporary folder {small_disk} is full")
+
+
+def test_the_module_is_the_program(home: Settings) -> None:
+    def call(*words: str) -> tuple[int, str, str]:
+        done = subprocess.run(
+            [sys.executable, "-m", "tfsearch", *words],
+            capture_output=True,
+            text=True,
+            env=environment(home),
+            check=False,
+        )
+        return done.returncode, done.stdout, done.stderr
+
+    code, out, _ = call("tune", *GEMM, "--trials", "2", "--no-baseline", "--json")
+    assert code == 0
+    assert json.loads(out)["trials"]["ok"] == 2
+    code, out, err = call("tune", "gem")
+    assert (code, out) == (2, "")
+    assert len(err.splitlines()) == 1
+    assert call("--help")[1].startswith("Usage: tfsearch ")
 
 
 def test_ctrl_c_prints_what_is_known(home: Settings) -> None:
@@ -63,7 +102,11 @@ def test_ctrl_c_prints_what_is_known(home: Settings) -> None:
     session.send_signal(signal.SIGINT)
     out, err = session.communicate(timeout=60)
     assert session.returncode == 130, seen + err
-    assert json.loads(out)["best"]["median_us"] > 0
+    document = json.loads(out)
+    assert document["best"]["median_us"] > 0
+    assert document["interrupted"] is True
+    assert document["error"]["code"] == "interrupted"
+    assert document["error"]["exit_code"] == 130
     assert "error[interrupted]" in err.splitlines()[-1]
     assert "Traceback" not in seen + err
     shown = subprocess.run(
@@ -232,6 +275,7 @@ def test_ctrl_c_outside_of_a_session(run: Run, monkeypatch: pytest.MonkeyPatch) 
     answer = run("space", *GEMM, "--json")
     assert answer.code == 130
     assert answer.json["error"]["code"] == "interrupted"
+    assert answer.json["interrupted"] is True
     assert "Ctrl-C" in answer.error
 
 

@@ -51,6 +51,10 @@ CASES: dict[str, tuple[int, str, tuple[str, ...]]] = {
     "accuracy": (2, "unknown accuracy class 'sloppy'", ("tune", *GEMM, "accuracy=sloppy")),
     "reproducible": (2, "need true or false", ("tune", *GEMM, "reproducible=maybe")),
     "constant input": (2, "no input 'z'", ("tune", *GEMM, "constant_inputs=z")),
+    "strides of what": (2, "has no such input; it has a, b", ("tune", *GEMM, "strides=z:8x1")),
+    "strides unreadable": (2, "such as a:520x1,b:col", ("tune", *GEMM, "strides=a:8;1")),
+    "strides that overlap": (2, "make elements overlap", ("tune", *GEMM, "strides=a:1x1")),
+    "strides of another rank": (2, "1 strides for 2 dimensions", ("tune", *GEMM, "strides=a:8")),
     "unknown target": (2, "unknown target 'nvl'", ("tune", *GEMM[:-1], "nvl")),
     "absent target": (5, "no such card here; insert one", ("tune", *GEMM[:-1], "absent")),
     "absent target, lookup": (5, "insert one", ("lookup", *GEMM[:-1], "absent")),
@@ -59,6 +63,8 @@ CASES: dict[str, tuple[int, str, tuple[str, ...]]] = {
     "no compiler": (5, "get one with: apt-get", ("tune", *GEMM[:-1], "bare")),
     "unknown compiler": (5, "not 'tcc'", ("tune", *GEMM, "--toolchain", "tcc")),
     "rejected flag": (2, "rejects flag '--bogus'", ("tune", *GEMM, "--flag=--bogus")),
+    "no macro": (2, "macro '1x' is not NAME", ("tune", *GEMM, "--macro", "1x")),
+    "no macro, lookup": (2, "macro '1x' is not NAME", ("lookup", *GEMM, "--macro", "1x")),
     "policy": (2, "unknown policy 'guess'", ("tune", *GEMM, "--policy", "guess")),
     "policy option": (2, "no option 'x'", ("tune", *GEMM, "--policy", "ranked:x=1")),
     "protocol": (2, "unknown protocol 'tepid'", ("lookup", *GEMM, "--protocol", "tepid")),
@@ -75,7 +81,9 @@ CASES: dict[str, tuple[int, str, tuple[str, ...]]] = {
     "database kind": (2, "unknown database kind", ("tune", *GEMM, "--db", "mysql://x/y")),
     "not recorded": (4, "no records yet", ("lookup", *GEMM)),
     "no database": (4, "no records yet", ("db", "stats")),
-    "schedule and no workload": (2, "name a workload", ("schedule", "check", "m=4")),
+    "check of nothing": (2, "check needs a schedule", ("schedule", "check")),
+    "check of half a workload": (2, "check needs a schedule", ("schedule", "check", "m=4")),
+    "no schedule and no workload": (2, "name a workload", ("schedule", "facts")),
     "schedule text": (2, "is not JSON", ("schedule", "check", *GEMM, "{nope")),
     "schedule file": (2, "No such file", ("schedule", "check", *GEMM, "none.json")),
     "schedule missing": (2, "check needs a schedule", ("schedule", "check", *GEMM)),
@@ -87,9 +95,6 @@ CASES: dict[str, tuple[int, str, tuple[str, ...]]] = {
 @pytest.mark.parametrize("case", CASES)
 def test_a_wrong_request_gets_one_line(run: Run, case: str) -> None:
     code, text, words = CASES[case]
-    if case == "schedule and no workload":
-        words = ("schedule", "check")
-        text = "Missing argument"
     answer = run(*words)
     assert answer.code == code
     assert text in answer.error
@@ -195,26 +200,11 @@ def test_a_locked_database_costs_the_record_and_not_the_result(
 def _measured_but_not_saved(answer: Any, code: str) -> None:
     assert answer.code == 6
     assert answer.json["best"]["median_us"] > 0
+    assert answer.json["error"]["code"] == code
+    assert answer.json["error"]["exit_code"] == 6
     lines = answer.err.splitlines()
     assert lines[-1].startswith(f"error[{code}]: measured but not saved: ")
     assert "Traceback" not in answer.err
-
-
-@pytest.fixture
-def small_disk(tmp_path: Path) -> Any:
-    place = tmp_path / "disk"
-    place.mkdir()
-    if shutil.which("mount") is None:
-        pytest.skip("mount: a small disk is a tmpfs")
-    made = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=512k", "tmpfs", str(place)],
-        capture_output=True,
-        check=False,
-    )
-    if made.returncode:
-        pytest.skip("root and mount: a small disk is a tmpfs")
-    yield place
-    subprocess.run(["umount", "-l", str(place)], check=True)
 
 
 def test_a_read_only_database_costs_the_record_and_not_the_result(
@@ -280,6 +270,9 @@ def test_every_refusal_has_a_code_a_place_and_a_message(run: Run) -> None:
     assert refusal["code"] == "null.capacity"
     assert refusal["where"]
     assert "exceeds 2048 elements" in refusal["message"]
+    assert document["error"]["code"] == "null.capacity"
+    assert document["error"]["exit_code"] == 3
+    assert refusal["message"] in document["error"]["message"]
 
 
 def test_parameters_that_a_schedule_leaves_out_are_searched(run: Run) -> None:

@@ -1,5 +1,7 @@
 import dataclasses
 
+import ml_dtypes
+import numpy as np
 import pytest
 
 from tfsearch.core.errors import RequestError
@@ -215,3 +217,41 @@ def test_a_file_that_fails_on_import_says_why(tmp_path, text, part):
 def test_a_missing_file_is_said_to_be_missing(tmp_path):
     with pytest.raises(RequestError, match="not a file"):
         load_traced(tmp_path / "absent.py", "f", {})
+
+
+@pytest.mark.parametrize(
+    ("name", "canonical"),
+    [
+        ("float32", "f32"), ("float64", "f64"), ("float16", "f16"), ("bfloat16", "bf16"),
+        ("int8", "i8"), (np.float32, "f32"), (np.dtype("f8"), "f64"),
+        (ml_dtypes.bfloat16, "bf16"),
+    ],
+)  # fmt: skip
+def test_other_names_of_element_types_are_the_same_workload(model, name, canonical):
+    def options(dtype):
+        return {"m": 4, "n": 4, "k": 4, "dtype": dtype}
+
+    found, wanted = (
+        build_workload("gemm", options(name)),
+        build_workload("gemm", options(canonical)),
+    )
+    assert (found.key, found.record) == (wanted.key, wanted.record)
+    if canonical != "i8":
+        found = load_traced(model, "ffn_up", {"m": 32, "dtype": name})
+        assert found.record == load_traced(model, "ffn_up", {"m": 32, "dtype": canonical}).record
+
+
+def test_annotations_and_casts_may_use_other_names(tmp_path):
+    path = tmp_path / "names.py"
+    path.write_text(
+        'def a(x: "int32[4, 4]"): return x.cast("float16")\n'
+        'def b(x: "i32[4, 4]"): return x.cast("f16")\n'
+    )
+    assert load_traced(path, "a", {}).key == load_traced(path, "b", {}).key
+
+
+@pytest.mark.parametrize("name", ["f33", "bool", "float", "int64", None, bool, np.int64])
+def test_an_unknown_element_type_is_refused(name):
+    with pytest.raises(RequestError, match=r"f32.*bf16.*float32") as caught:
+        build_workload("gemm", {"m": 4, "n": 4, "k": 4, "dtype": name})
+    assert caught.value.code == "workload.dtype"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import ml_dtypes
@@ -11,9 +12,11 @@ import pytest
 
 import tfsearch
 from tests.runtime.native import Array
+from tests.runtime.programs import different, doubled, renamed, summed
 from tfsearch.core.errors import NotRecordedError, RequestError
 from tfsearch.core.records import ServedBy
 from tfsearch.core.settings import Settings
+from tfsearch.ir.hir.named import named_workload
 from tfsearch.runtime import operator as module
 from tfsearch.runtime.arrays import empty
 from tfsearch.runtime.derive import derive
@@ -130,8 +133,6 @@ def test_arrays_of_a_batch_and_epilogues_name_their_dimensions() -> None:
 
 
 def test_arrays_ask_for_the_same_workload_as_the_options_do() -> None:
-    from tfsearch.ir.hir.named import named_workload
-
     x, y = np.ones((4, 5), "f4"), np.ones((6, 5), "f4")
     for given in ({"trans_b": True}, {"trans_b": True, "trans_a": False, "out_dtype": None}):
         found = derive("gemm", [x, y], given).workload
@@ -155,6 +156,12 @@ def test_other_strides_are_part_of_the_workload() -> None:
     found = derive("gemm", [wide[:, :5], np.ones((5, 6), "f4")], {}).workload
     assert found.key != dense.key
     assert found.program.inputs[0].type.element_strides == (9, 1)
+    named = named_workload(
+        "gemm", {"m": 4, "n": 6, "k": 5, "dtype": "f32", "strides": {"a": (9, 1)}}
+    )
+    assert named.key == found.key
+    with pytest.raises(RequestError, match="by input"):
+        named_workload("gemm", {"m": 4, "n": 6, "k": 5, "dtype": "f32", "strides": (9, 1)})
 
 
 @pytest.mark.parametrize(
@@ -187,3 +194,87 @@ def test_an_unknown_op_and_an_alignment_are_refused() -> None:
         tfsearch.op("gemmm")
     with pytest.raises(RequestError, match="from its arrays"):
         tfsearch.op("gemm", alignment=64)
+    with pytest.raises(RequestError, match="strides from its arrays"):
+        tfsearch.op("gemm")(*arrays(), strides={"a": (9, 1)})
+
+
+def _program(tmp_path: Path) -> str:
+    path = tmp_path / "model.py"
+    path.write_text(
+        'def doubled(x: "f32[rows, cols]", bias: "f32[cols]", scale=2.0):\n'
+        "    return x * scale + bias\n"
+    )
+    return f"{path}:doubled"
+
+
+def test_a_function_object_is_tuned_looked_up_and_called(home: Settings, tmp_path: Path) -> None:
+    size = {"rows": 6, "cols": 9, "target": "null"}
+    report = tfsearch.tune(doubled, **size, trials=2, baseline=False)
+    assert report.workload.op == "programs.py:doubled"
+    assert tfsearch.lookup(doubled, **size).served_by is ServedBy.EXACT
+    x, bias = np.ones((6, 9), "f4"), np.arange(9, dtype="f4")
+    call = tfsearch.op(doubled, target="null")
+    assert np.array_equal(call(x, bias), x * 2 + bias)
+    assert call.served_by is ServedBy.EXACT
+
+
+def test_the_program_is_the_key_and_neither_name_nor_file(home: Settings, tmp_path: Path) -> None:
+    name = _program(tmp_path)
+    tfsearch.tune(name, rows=6, cols=9, target="null", trials=2, baseline=False)
+    for op, dims in ((doubled, ("rows", "cols")), (renamed, ("m", "n"))):
+        found = tfsearch.lookup(op, **dict(zip(dims, (6, 9), strict=True)), target="null")
+        assert found.served_by is ServedBy.EXACT
+    with pytest.raises(NotRecordedError):
+        tfsearch.lookup(different, m=6, n=9, target="null")
+
+
+def test_a_file_s_function_gets_its_dimensions_from_the_arrays(
+    home: Settings, tmp_path: Path
+) -> None:
+    name = _program(tmp_path)
+    call = tfsearch.op(name, target="null")
+    x, bias = np.ones((6, 9), "f4"), np.arange(9, dtype="f4")
+    with pytest.raises(NotRecordedError, match="rows=6 cols=9"):
+        call(x, bias)
+    tfsearch.tune(name, rows=6, cols=9, target="null", trials=2, baseline=False)
+    assert np.array_equal(call(x, bias), x * 2 + bias)
+    assert np.array_equal(tfsearch.op(name, target="null", rows=6)(x, bias), x * 2 + bias)
+
+
+def test_names_of_types_and_strides_come_from_the_arrays() -> None:
+    x, y = np.ones((4, 8), ml_dtypes.bfloat16), np.ones((8, 4), ml_dtypes.bfloat16).T
+    found = derive(summed, [x, y], {}).workload
+    assert found.record.dims == {"rows": 4, "kind": "bf16"}
+    assert [i.type.element_strides for i in found.program.inputs] == [(8, 1), (1, 4)]
+
+
+@pytest.mark.parametrize(
+    ("code", "text", "call"),
+    [
+        ("array.count", "takes 2 arrays (x, bias)", lambda f: f(np.ones((2, 3), "f4"))),
+        ("array.shape", "[cols] with cols = 3", lambda f: f(_ones(2, 3), _ones(4))),
+        ("array.shape", "[rows,cols], it has [3]", lambda f: f(_ones(3), _ones(3))),
+        ("array.shape", "empty", lambda f: f(_ones(0, 3), _ones(3))),
+        ("array.dtype", "must be f32", lambda f: f(_ones(2, 3).astype("f8"), _ones(3))),
+        ("program.unknown-option", "'q'", lambda f: f(_ones(2, 3), _ones(3), q=1)),
+        ("array.shape", "rows = 5", lambda f: f(_ones(2, 3), _ones(3), rows=5)),
+    ],
+)
+def test_arrays_that_do_not_fit_a_function(code: str, text: str, call: Any) -> None:
+    with pytest.raises(RequestError) as caught:
+        call(tfsearch.op(doubled, target="null", fallback=np.add))
+    assert caught.value.code == code
+    assert text in caught.value.message
+
+
+def _ones(*shape: int) -> Array:
+    return np.ones(shape, "f4")
+
+
+def test_what_is_no_function_is_refused() -> None:
+    with pytest.raises(RequestError, match="not 5"):
+        tfsearch.op(5)  # pyright: ignore[reportArgumentType]
+    with pytest.raises(RequestError, match="needs an annotation"):
+        tfsearch.lookup(lambda x: x, target="null")
+    with pytest.raises(RequestError, match="parameters are not known"):
+        tfsearch.lookup(iter, target="null")

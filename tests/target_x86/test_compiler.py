@@ -92,6 +92,23 @@ def test_a_rejected_flag_is_refused_before_anything_is_built(compiler: Compiler)
         compiler.check_flags(("-fno-such-flag-exists",))
 
 
+@pytest.mark.parametrize(
+    ("flags", "macros", "named"),
+    [
+        (("-O2", "-ffast-math"), (), "-ffast-math"),
+        (("-std=c89",), (), "-std=c89"),
+        ((), ("A=1", "float=double"), "-Dfloat=double"),
+        ((), ("1x",), "1x"),
+    ],
+)
+def test_what_no_kernel_compiles_with_is_refused(
+    compiler: Compiler, flags: tuple[str, ...], macros: tuple[str, ...], named: str
+) -> None:
+    compiler.check_flags(("-mno-avx512f",), ("A=1",))
+    with pytest.raises(RequestError, match=named):
+        compiler.check_flags(flags, macros)
+
+
 def test_every_feature_of_an_atom_has_a_flag() -> None:
     needed = {f for atom in (*vector_atoms(), *tile_atoms()) for f in atom.features}
     assert needed <= set(FEATURE_FLAGS)

@@ -80,6 +80,19 @@ def test_a_rejected_flag_is_named_with_the_compilers_words(any_compiler: Toolcha
     any_compiler.check_flags([])
 
 
+def test_macros_and_what_every_kernel_includes_are_tried_too(any_compiler: Toolchain) -> None:
+    text = '#ifdef NEVER\n#error "never this"\n#endif\nint one(void) { return ONE; }\n'
+    own = ("-DONE=1",)
+    any_compiler.check_flags(["-O2"], ["A", "B(x)=x"], source=text, own_flags=own)
+    any_compiler.check_flags(["-O2"], ["NEVER"])
+    with pytest.raises(RequestError, match=r"rejects '-DNEVER': .*never this") as caught:
+        any_compiler.check_flags(["-O2"], ["A", "NEVER"], source=text, own_flags=own)
+    assert caught.value.code == "toolchain.flag-rejected"
+    with pytest.raises(RequestError, match="1x") as caught:
+        any_compiler.check_flags([], ["1x"])
+    assert caught.value.code == "toolchain.macro"
+
+
 def test_flags_that_only_fail_together_are_named_together(
     settings: Settings, tmp_path: Path, gcc_path: str
 ) -> None:

@@ -58,7 +58,7 @@ def test_the_report_prints_exactly_the_documented_fields(
     document = json.loads(json.dumps(run(gemm, store, home, baseline=True).to_json()))
     assert list(document) == [
         "workload", "target", "device", "toolchain", "space", "trials", "best", "baseline",
-        "elapsed_s",
+        "elapsed_s", "interrupted", "noise",
     ]  # fmt: skip
     assert set(document["workload"]) == {"key", "op", "dims", "dtype"}
     assert set(document["space"]) == {"points", "legal", "pruned", "rejected"}

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import sqlite3
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, cast
 
 import pytest
@@ -13,6 +14,8 @@ from tfsearch.core.errors import NotSavedError, UnavailableError
 from tfsearch.core.settings import Settings
 from tfsearch.db import Store, open_store
 from tfsearch.ir.workload import Workload
+from tfsearch.plugin import registry
+from tfsearch.target.null import NullTarget
 from tfsearch.tune import TrialEnded
 
 WRITES = ("put_workload", "begin_session", "record_trial", "record_final", "record_source",
@@ -135,4 +138,52 @@ def test_a_store_that_could_not_be_opened_is_reported(gemm: Workload, home: Sett
     report = run(gemm, None, home, unsaved=error)
     assert report.exit_code == 6
     assert report.unsaved is error
+    assert report.best is not None
+
+
+class Cramped(NullTarget):
+    """A target whose compiler finds the temporary folder full, from the ``left``-th build on."""
+
+    name = "cramped"
+    left = 0
+    error: Exception = OSError(errno.ENOSPC, "No space left on device")
+
+    def compiler(self, name: str | None) -> Any:
+        real = super().compiler(name)
+
+        class Full(type(real)):
+            def compile(self, *arguments: Any, **options: Any) -> Any:
+                Cramped.left -= 1
+                if Cramped.left < 0:
+                    raise Cramped.error
+                return super().compile(*arguments, **options)
+
+        return Full(self.name)
+
+
+@pytest.fixture
+def cramped(monkeypatch: pytest.MonkeyPatch) -> Iterator[type[Cramped]]:
+    registry.register("cramped", Cramped)
+    monkeypatch.setattr(Cramped, "left", 0)
+    yield Cramped
+    registry.unregister("cramped")
+
+
+def test_a_full_temporary_folder_is_no_fault_of_the_candidates(
+    gemm: Workload, store: Store, home: Settings, cramped: type[Cramped]
+) -> None:
+    with pytest.raises(UnavailableError, match=r"temporary folder .* is full.*TMPDIR") as caught:
+        run(gemm, store, home, target="cramped")
+    assert (caught.value.code, caught.value.exit_code) == ("toolchain.no-room", 5)
+    assert all(one.trial.status.value == "cancelled" for one in store.trials())
+
+
+def test_what_was_measured_before_the_folder_was_full_is_reported(
+    gemm: Workload, store: Store, home: Settings, cramped: type[Cramped]
+) -> None:
+    cramped.left = 2
+    report = run(gemm, store, home, target="cramped", trials=6)
+    assert report.exit_code == 5
+    assert report.lost is not None
+    assert report.lost.code == "toolchain.no-room"
     assert report.best is not None

@@ -12,7 +12,7 @@ from tfsearch.cli.output import Output, microseconds
 from tfsearch.core.errors import NoCandidateError
 
 
-@click.command()
+@click.command(epilog=shared.WORKLOAD_HELP)
 @shared.workload_arguments
 @shared.target_options
 @shared.build_options
@@ -47,12 +47,13 @@ def bench(output: Output, op: str, pairs: tuple[str, ...], seed: int, **options:
         "decided": comparison.decided,
         "conditions": dict(comparison.conditions),
     }
-    output.emit(document, _lines(document))
     if own.measurement is None:
-        raise NoCandidateError(
-            own.code or "bench.failed", f"the recorded best ended as {own.status.value} here: "
-            f"{own.message}",
-        )  # fmt: skip
+        error = NoCandidateError(
+            own.code or "bench.failed",
+            f"the recorded best ended as {own.status.value} here: {own.message}",
+        )
+        output.fail(document, _lines(document), error)
+    output.emit(document, _lines(document))
     return 0
 
 

@@ -10,6 +10,7 @@ import click
 
 from tfsearch.cli import options as shared
 from tfsearch.cli.output import Output, microseconds, table
+from tfsearch.cli.records import record_lines
 from tfsearch.core.errors import NotRecordedError, RequestError
 
 if TYPE_CHECKING:
@@ -95,11 +96,7 @@ def show(output: Output, db: str | None, identity: str, **_: Any) -> int:
                              "dtype": workload.dtype, **workload.key_fields()},
                 "final": None if final is None else _final_json(final),
             }  # fmt: skip
-    import json
-
-    from tfsearch.cli.output import plain
-
-    output.emit(document, json.dumps(plain(document), indent=2).splitlines())
+    output.emit(document, record_lines(document))
     return 0
 
 
@@ -112,12 +109,13 @@ def verify(output: Output, db: str | None, **_: Any) -> int:
     with _opened(db) as (store, places):
         problems = store.verify(places.artifacts)
     document = {"ok": not problems, "problems": [p.to_json() for p in problems]}
-    output.emit(document, [f"{p.code}  {p.where}: {p.message}" for p in problems] or ["ok"])
     if problems:
-        raise RequestError(
+        error = RequestError(
             "db.problems",
             f"{len(problems)} problems, the first: {problems[0].where}: {problems[0].message}",
         )
+        output.fail(document, [f"{p.code}  {p.where}: {p.message}" for p in problems], error)
+    output.emit(document, ["ok"])
     return 0
 
 

@@ -12,7 +12,7 @@ from tfsearch.cli.output import Output, table
 from tfsearch.core.errors import NotRecordedError
 
 
-@click.command()
+@click.command(epilog=shared.WORKLOAD_HELP)
 @shared.workload_arguments
 @shared.target_options
 @shared.build_options

@@ -32,6 +32,23 @@ json_option = click.option(
 db_option = click.option(
     "--db", metavar="URL", help="Database, such as sqlite:///file.db [default: TFSEARCH_DB]."
 )
+WORKLOAD_HELP = """\b
+Workloads:
+  gemm m n k dtype [out_dtype] [trans_a] [trans_b] [batch] [epilogue]
+  softmax, rms_norm, layer_norm  rows cols dtype
+  file.py:function               the names in its annotations
+
+\b
+Options of every workload:
+  alignment=BYTES         what every array is aligned to at least [default: 16]
+  accuracy=precise|fast   fast may use instructions that approximate [default: precise]
+  reproducible=BOOL       true: equal inputs give equal bits [default: true]
+  constant_inputs=A,B     inputs that stay the same from call to call
+  strides=A:520x1,B:col   inputs that are not dense: strides in elements, or transposed
+
+Types are f32, f64, f16, bf16, i32, i8, or float32 and so on. An epilogue is a list such as
+bias+relu, applied in the order written. All of it is in docs/programs.md.
+"""
 workload_arguments = _stack(
     click.argument("op"), click.argument("pairs", metavar="[KEY=VALUE]...", nargs=-1)
 )
@@ -76,6 +93,8 @@ def workload_options(pairs: Sequence[str]) -> dict[str, Any]:
         out["reproducible"] = _boolean("reproducible", out["reproducible"])
     if "alignment" in out:
         out["alignment"] = _integer("alignment", out["alignment"])
+    if "strides" in out:
+        out["strides"] = _strides(out["strides"])
     if "constant_inputs" in out:
         out["constant_inputs"] = tuple(filter(None, out["constant_inputs"].split(",")))
     return out
@@ -128,3 +147,18 @@ def _integer(name: str, text: str) -> int:
     if not (text.isascii() and text.isdigit() and len(text) <= 9):
         raise RequestError("workload.integer", f"{name}={text}: need a positive whole number")
     return int(text)
+
+
+def _strides(text: str) -> dict[str, tuple[int, ...] | str]:
+    """``a:520x1,b:col`` as strides by input."""
+    out: dict[str, tuple[int, ...] | str] = {}
+    for part in text.split(","):
+        name, colon, value = part.partition(":")
+        numbers = value.split("x")
+        if not (colon and name and (value == "col" or all(n.isdecimal() for n in numbers))):
+            raise RequestError(
+                "workload.strides",
+                f"strides={text}: write INPUT:NUMBERxNUMBER or INPUT:col, such as a:520x1,b:col",
+            )
+        out[name] = value if value == "col" else tuple(map(int, numbers))
+    return out

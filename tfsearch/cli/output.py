@@ -9,11 +9,11 @@ import sys
 from collections.abc import Generator, Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any
+from typing import Any, NoReturn
 
 import click
 
-from tfsearch.core.errors import NotSavedError
+from tfsearch.core.errors import NotSavedError, TfsearchError
 
 
 @dataclass
@@ -33,12 +33,25 @@ class Output:
             for line in lines if text is None else (text,):
                 click.echo(line)
 
+    def fail(
+        self, document: Mapping[str, Any], lines: Iterable[str], error: TfsearchError
+    ) -> NoReturn:
+        """Print an answer that is an error too: the document says which, then it is raised."""
+        details = error_json(error.code, error.message, error.exit_code)
+        self.emit({**document, "error": details}, lines)
+        raise error
+
     @staticmethod
     def flush() -> None:
         """Hand over what was printed; raises as :meth:`emit`."""
         if sys.stdout is not None:  # pyright: ignore[reportUnnecessaryComparison] - closed
             with _writing():
                 sys.stdout.flush()
+
+
+def error_json(code: str, message: str, exit_code: int) -> dict[str, Any]:
+    """An error as every document carries it, under ``error``."""
+    return {"code": code, "message": message, "exit_code": exit_code}
 
 
 class Unprintable(NotSavedError):

@@ -12,7 +12,7 @@ from typing import Any
 
 import click
 
-from tfsearch.cli.output import Output, Unprintable, note, quiet_stdout
+from tfsearch.cli.output import Output, Unprintable, error_json, note, quiet_stdout
 from tfsearch.core import settings
 from tfsearch.core.errors import TfsearchError
 
@@ -78,11 +78,14 @@ def _wants_json(arguments: Sequence[str]) -> bool:
 def _failed(output: Output, code: str, message: str, exit_code: int, error: BaseException) -> int:
     line = " ".join(message.split())
     if output.as_json and not output.emitted:
-        details: dict[str, Any] = {"code": code, "message": line, "exit_code": exit_code}
+        details = error_json(code, line, exit_code)
         table = getattr(error, "table", None)  # of a session in which every candidate failed
         if table is not None:
             details["failed"] = [row.to_json() for row in table]
-        output.emit({"error": details}, ())
+        document: dict[str, Any] = {"error": details}
+        if exit_code == INTERRUPTED:
+            document["interrupted"] = True
+        output.emit(document, ())
     if settings.debug():
         note("".join(traceback.format_exception(error)).rstrip())
     note(f"error[{code}]: {line}")

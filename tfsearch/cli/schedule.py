@@ -32,13 +32,13 @@ def schedule() -> None:
 
 
 def _common(function: F) -> F:
-    words = click.argument("words", nargs=-1, required=True)
+    words = click.argument("words", nargs=-1)
     for decorator in (shared.json_option, shared.db_option, shared.fix_option):
         function = decorator(function)
     return words(shared.target_options(function))
 
 
-@schedule.command()
+@schedule.command(epilog=shared.WORKLOAD_HELP)
 @_common
 @click.option("--top", type=click.IntRange(1, 100_000), default=10, help="How many to print.")
 @click.pass_obj
@@ -67,7 +67,7 @@ def candidates(output: Output, words: tuple[str, ...], top: int, **options: Any)
     return 0
 
 
-@schedule.command()
+@schedule.command(epilog=shared.WORKLOAD_HELP)
 @_common
 @click.pass_obj
 def facts(output: Output, words: tuple[str, ...], **options: Any) -> int:
@@ -80,15 +80,22 @@ def facts(output: Output, words: tuple[str, ...], **options: Any) -> int:
     return 0
 
 
-@schedule.command()
+@schedule.command(epilog=shared.WORKLOAD_HELP)
 @_common
 @click.option("--prove", is_flag=True, help="Also interpret the schedule's shape at small sizes.")
 @click.pass_obj
 def check(output: Output, words: tuple[str, ...], prove: bool, **options: Any) -> int:
     """Whether a schedule is legal, and every reason why not; exit code 3 when it is not."""
-    bound, record, fixes = _bound(words, options)
-    if record is None:
-        raise RequestError("request.argument", "check needs a schedule: a *.json file or JSON text")
+    from tfsearch.cli.bound import split
+
+    if split(words)[2] is None:
+        raise RequestError(
+            "request.argument",
+            "check needs a schedule: a *.json file, JSON text, or - for standard input; "
+            "`tfsearch schedule candidates` prints some",
+        )
+    bound, record, _ = _bound(words, options)
+    assert record is not None
     found = refusals_of(bound, record, prove=prove)
     missing = _open_parameters(bound, record)
     document = {
@@ -101,14 +108,14 @@ def check(output: Output, words: tuple[str, ...], prove: bool, **options: Any) -
     lines = [f"{r.code}  {r.where}: {r.message}" for r in found] or ["legal"]
     if missing and not found:
         lines = [f"legal; to be searched: {', '.join(missing)}"]
-    del fixes
-    output.emit(document, lines)
     if found:
-        raise NoCandidateError(found[0].code, f"{found[0].where}: {found[0].message}")
+        error = NoCandidateError(found[0].code, f"{found[0].where}: {found[0].message}")
+        output.fail(document, lines, error)
+    output.emit(document, lines)
     return 0
 
 
-@schedule.command()
+@schedule.command(epilog=shared.WORKLOAD_HELP)
 @_common
 @click.pass_obj
 def explain(output: Output, words: tuple[str, ...], **options: Any) -> int:
@@ -123,7 +130,7 @@ def explain(output: Output, words: tuple[str, ...], **options: Any) -> int:
     return 0
 
 
-@schedule.command()
+@schedule.command(epilog=shared.WORKLOAD_HELP)
 @_common
 @shared.build_options
 @click.pass_obj
@@ -136,16 +143,18 @@ def measure(output: Output, words: tuple[str, ...], **options: Any) -> int:
     outcome = building.measured(bound, point, options)
     document = {**_head(bound), "schedule": bound.record(point).to_json()}
     document |= building.outcome_json(bound, point, outcome)
-    output.emit(document, building.outcome_lines(document))
+    lines = building.outcome_lines(document)
     if outcome.measurement is None:
-        raise NoCandidateError(
+        error = NoCandidateError(
             outcome.code or f"measure.{outcome.status.value}",
             f"the schedule ended as {outcome.status.value}: {outcome.message}",
         )
+        output.fail(document, lines, error)
+    output.emit(document, lines)
     return 0
 
 
-@schedule.command()
+@schedule.command(epilog=shared.WORKLOAD_HELP)
 @_common
 @click.option(
     "--trace", "folder", metavar="DIR", help="Write the program after every lowering stage there."

@@ -13,7 +13,7 @@ from tfsearch.cli.output import Output, table
 from tfsearch.core.errors import NoCandidateError, NotRecordedError, UnavailableError
 
 
-@click.command()
+@click.command(epilog=shared.WORKLOAD_HELP)
 @shared.workload_arguments
 @shared.target_options
 @shared.build_options
@@ -52,11 +52,12 @@ def space(output: Output, op: str, pairs: tuple[str, ...], **options: Any) -> in
         "refusals": [refusal.to_json() for refusal in bound.problem.refusals],
         "incumbent_us": incumbent,
     }
-    output.emit(document, _lines(document))
     if counts.legal == 0:
-        raise NoCandidateError(
+        error = NoCandidateError(
             "space.no-legal", f"none of the {counts.points} schedules of this space is legal"
         )
+        output.fail(document, _lines(document), error)
+    output.emit(document, _lines(document))
     return 0
 
 

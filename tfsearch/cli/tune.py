@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from tfsearch.cli import options as shared
-from tfsearch.cli.output import Output, microseconds, note, table
+from tfsearch.cli.output import Output, error_json, microseconds, note, table
 
 if TYPE_CHECKING:
     from tfsearch.tune import TuneReport
 
 
-@click.command()
+@click.command(epilog=shared.WORKLOAD_HELP)
 @shared.workload_arguments
 @shared.target_options
 @click.option("--trials", type=int, metavar="N", help="Candidates to try [default: 32].")
@@ -74,12 +74,27 @@ def tune(output: Output, op: str, pairs: tuple[str, ...], **options: Any) -> int
     finally:
         if store is not None:
             store.close()
-    output.emit(report.to_json(), _lines(report))
-    if report.unsaved is not None:
-        note(f"error[{report.unsaved.code}]: measured but not saved: {report.unsaved.message}")
-    if report.interrupted:
-        note("error[interrupted]: stopped by Ctrl-C; what was measured is recorded")
+    document, errors = report.to_json(), _errors(report)
+    if errors:
+        document["error"] = error_json(*errors[0], report.exit_code)
+    output.emit(document, _lines(report))
+    for code, message in errors:
+        note(f"error[{code}]: {message}")
     return report.exit_code
+
+
+def _errors(report: TuneReport) -> list[tuple[str, str]]:
+    """(code, message) of what kept the session from its end; the one of the exit code first."""
+    found: list[tuple[str, str]] = []
+    if report.interrupted:
+        kept = "recorded" if report.unsaved is None else "above"
+        found.append(("interrupted", f"stopped by Ctrl-C; what was measured is {kept}"))
+    if report.lost is not None:
+        found.append((report.lost.code, f"the session ended early: {report.lost.message}"))
+    if report.unsaved is not None:
+        text = f"measured but not saved: {report.unsaved.message}"
+        found.append((report.unsaved.code, text))
+    return found
 
 
 def _lines(report: TuneReport) -> list[str]:
@@ -107,6 +122,8 @@ def _lines(report: TuneReport) -> list[str]:
         )
     elif report.baseline_note:
         lines.append(f"baseline   none: {report.baseline_note}")
+    if report.noise is not None and report.noise.message:
+        lines.append(f"machine    {report.noise.message}")
     lines.append(f"elapsed    {report.elapsed_s:.1f} s")
     return lines
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 from enum import Enum
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -64,6 +65,26 @@ class DType(Enum):
         return other in _WIDER.get(self, ())
 
     @staticmethod
+    def named(value: object) -> DType:
+        """The element type that a user names: ``"f32"``, ``"float32"``, or a NumPy dtype or type.
+
+        ``ValueError`` for anything else, ``bool`` included: arguments never have it.
+        """
+        found: DType | None = None
+        if isinstance(value, DType):
+            found = value
+        elif isinstance(value, str):
+            found = DTYPE_NAMES.get(value)
+        elif isinstance(value, np.dtype) or (
+            isinstance(value, type) and issubclass(value, np.generic)
+        ):
+            with contextlib.suppress(KeyError):
+                found = DType.of_numpy(np.dtype(cast("Any", value)))
+        if found is None or found is DType.BOOL:
+            raise ValueError(f"unknown dtype {value!r}")
+        return found
+
+    @staticmethod
     def of_numpy(dtype: np.dtype[Any]) -> DType:
         """The element type of a NumPy dtype; ``KeyError`` if there is none."""
         for candidate in DType:
@@ -78,3 +99,14 @@ _WIDER: dict[DType, tuple[DType, ...]] = {
     DType.F32: (DType.F64,),
     DType.I8: (DType.I32,),
 }
+
+DTYPE_NAMES: dict[str, DType] = {
+    **{d.value: d for d in DType if d is not DType.BOOL},
+    "float64": DType.F64,
+    "float32": DType.F32,
+    "float16": DType.F16,
+    "bfloat16": DType.BF16,
+    "int32": DType.I32,
+    "int8": DType.I8,
+}
+"""What users may call the element types of arguments: the canonical texts and NumPy's names."""

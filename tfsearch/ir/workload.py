@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from tfsearch.core.errors import RequestError
 from tfsearch.core.records import NUMPY_ALIGNMENT, Accuracy, WorkloadRecord
 from tfsearch.ir.dtypes import DType
-from tfsearch.ir.hir.program import Program
+from tfsearch.ir.hir.program import Input, Program
 from tfsearch.ir.hir.text import parse_program, print_program
-from tfsearch.ir.hir.types import Range
+from tfsearch.ir.hir.types import Range, TensorType, column_major, shape_text
 
 MAX_BYTES = 2**46
 MAX_ALIGNMENT = 4096
 RECORD_NAME = "main"
+COLUMNS = "col"
+"""Strides of an array whose last two dimensions are stored transposed."""
 
 OptionValue = int | str
 
@@ -98,6 +100,44 @@ class Workload:
         """The workload with named dimensions replaced by sizes (in ``options`` too)."""
         known = {n: v for n, v in dims.items() if n in self.program.ranges}
         return replace(self, program=self.program.bind(known), options={**self.options, **known})
+
+    def with_inputs(self, types: Mapping[str, TensorType]) -> Workload:
+        """The workload with other layouts of some inputs; element types and shapes stay."""
+        inputs: list[Input] = []
+        ops = list(self.program.ops)
+        for index, item in enumerate(self.program.inputs):
+            kind = types.get(item.name, item.type)
+            inputs.append(Input(item.name, kind))
+            ops[index] = replace(ops[index], type=kind)
+        if tuple(inputs) == self.program.inputs:
+            return self
+        return replace(self, program=replace(self.program, inputs=tuple(inputs), ops=tuple(ops)))
+
+    def with_strides(self, strides: Mapping[str, Sequence[int] | str]) -> Workload:
+        """The workload with inputs stored otherwise than densely and row by row.
+
+        ``strides`` has the strides of an input in elements, one a dimension, or ``"col"``: its last
+        two dimensions stored transposed. Raises ``RequestError`` (``workload.strides``,
+        ``hir.strides``) for an unknown input or strides that do not fit.
+        """
+        types = {item.name: item.type for item in self.program.inputs}
+        out: dict[str, TensorType] = {}
+        for name, given in strides.items():
+            if name not in types:
+                raise RequestError(
+                    "workload.strides",
+                    f"strides of {name!r}: {self.op} has no such input; it has {', '.join(types)}",
+                )
+            kind = types[name]
+            found = column_major(kind.shape) if given == COLUMNS else given
+            if found is None or isinstance(found, str):
+                raise RequestError(
+                    "workload.strides",
+                    f"strides of {name!r} are {given!r}; write numbers of elements, one a "
+                    f"dimension of {shape_text(kind.shape)}, or col for two or more dimensions",
+                )
+            out[name] = TensorType(kind.dtype, kind.shape, tuple(found))
+        return self.with_inputs(out)
 
 
 def check_memory(

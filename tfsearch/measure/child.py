@@ -16,6 +16,7 @@ import traceback
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from tfsearch.core import errors
 from tfsearch.core.errors import TfsearchError, UnavailableError
 from tfsearch.measure.bench import Context, import_factory
 from tfsearch.measure.compare import Baseline, benchmark, final
@@ -95,9 +96,11 @@ def _execute(
 
 
 def _error(error: TfsearchError) -> Reply:
+    """An error by the name of its family, which the other process knows too."""
+    family = next(kind for kind in type(error).__mro__ if kind.__module__ == errors.__name__)
     return {
         "kind": "error",
-        "class": type(error).__name__,
+        "class": family.__name__,
         "code": error.code,
         "message": error.message,
     }

@@ -97,8 +97,10 @@ class Compiler(Protocol):
         """Identity of the toolchain's content."""
         ...
 
-    def check_flags(self, flags: Sequence[str]) -> None:
-        """Probe user flags on an empty file; ``RequestError`` when one is rejected."""
+    def check_flags(self, flags: Sequence[str], macros: Sequence[str] = ()) -> None:
+        """Try out user flags and macros on what every kernel has; ``RequestError`` when one is
+        refused, or the compiler rejects it.
+        """
         ...
 
     def key(self, source: Source, flags: Sequence[str], macros: Sequence[str]) -> BuildKey:

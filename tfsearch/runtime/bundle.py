@@ -29,7 +29,7 @@ from tfsearch.core.errors import (
 )
 from tfsearch.core.launch import LaunchSpec
 from tfsearch.core.records import ScheduleRecord, ServedBy
-from tfsearch.ir.hir.named import named_workload
+from tfsearch.ir.hir.named import Op, named_workload
 from tfsearch.measure.job import workload_from, workload_json
 from tfsearch.plugin import registry
 from tfsearch.plugin.target import Device, Target
@@ -81,7 +81,7 @@ class Bundle:
         """What the bundle holds."""
         return tuple(entry.record for entry in self._entries.values())
 
-    def lookup(self, op: str, **options: Any) -> Kernel:
+    def lookup(self, op: Op, **options: Any) -> Kernel:
         """The kernel of a workload; ``NotRecordedError`` (``bundle.not-recorded``) if none."""
         return self.kernel(named_workload(op, options).key)
 

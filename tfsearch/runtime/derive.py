@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from tfsearch.core.errors import RequestError
-from tfsearch.ir.dtypes import DType
+from tfsearch.ir.dtypes import DTYPE_NAMES, DType
 from tfsearch.ir.hir.builtins import BUILTINS, Builtin, OptionKind, parse_option
-from tfsearch.ir.hir.named import CLASSES, named_workload
-from tfsearch.ir.hir.program import Input, Op, Program
-from tfsearch.ir.hir.types import TensorType
+from tfsearch.ir.hir.load import InputShape, Traceable
+from tfsearch.ir.hir.named import CLASSES, Op, named_workload, traceable
+from tfsearch.ir.hir.program import Program
+from tfsearch.ir.hir.types import TensorType, is_name
 from tfsearch.ir.workload import Workload
 from tfsearch.runtime.arrays import Array, element_strides
 
@@ -30,16 +31,61 @@ class Derived:
     swapped: tuple[bool, ...]
 
 
-def derive(op: str, arrays: Sequence[Array], options: Options) -> Derived:
+def derive(op: Op | Traceable, arrays: Sequence[Array], options: Options) -> Derived:
     """The workload that these arrays ask for; ``options`` are the op's and the classes.
 
     An input stored transposed is asked for through the op's ``trans_`` option where it has one,
-    other layouts as strides. ``RequestError`` when the arrays do not fit the op or one another.
+    other layouts as strides. Names in the annotations of a function get the sizes and types of
+    the arrays. ``RequestError`` when the arrays do not fit the op or one another.
     """
+    program = traceable(op)
+    if program is not None:
+        return _traced(program, arrays, options)
+    return _builtin(str(op), arrays, options)
+
+
+def _traced(program: Traceable, arrays: Sequence[Array], options: Options) -> Derived:
+    """See :func:`derive`: a function, whose own options may still be given."""
+    shapes = program.shapes
+    _count(program.where, [shape.name for shape in shapes], arrays)
+    found: dict[str, Any] = {}
+    for shape, array in zip(shapes, arrays, strict=True):
+        if shape.dtype not in DTYPE_NAMES and shape.dtype not in options:
+            found.setdefault(shape.dtype, _dtype(program.where, array).value)
+        _read_off(shape, array, options, found)
+    workload = named_workload(program, {**options, **found})
+    _types(program.where, workload.program, arrays)
+    return Derived(_with_strides(workload, arrays), (False,) * len(arrays))
+
+
+def _read_off(shape: InputShape, array: Array, options: Options, found: dict[str, Any]) -> None:
+    """Add the sizes of one array under the names of its dimensions to ``found``."""
+    has = f"argument {shape.name!r} must have shape [{','.join(shape.dims)}]"
+    if array.ndim != len(shape.dims):
+        raise RequestError("array.shape", f"{has}, it has {list(array.shape)}")
+    for text, size in zip(shape.dims, array.shape, strict=True):
+        if size < 1:
+            raise RequestError(
+                "array.shape", f"argument {shape.name!r} has an empty shape {list(array.shape)}"
+            )
+        if not text.isdecimal() and not is_name(text):
+            continue  # a range, which the annotation spells out
+        known = text if text.isdecimal() else str(options.get(text, found.get(text, size)))
+        if not known.isdecimal():
+            continue  # an option that is a range
+        if int(known) != size:
+            which = "" if text.isdecimal() else f" with {text} = {known}"
+            raise RequestError("array.shape", f"{has}{which}, it has {list(array.shape)}")
+        if is_name(text) and text not in options:
+            found[text] = size
+
+
+def _builtin(op: str, arrays: Sequence[Array], options: Options) -> Derived:
+    """See :func:`derive`: a built-in op."""
     if op not in BUILTINS:
-        workload = named_workload(op, options)
-        _count(op, workload.program, arrays)
-        return Derived(_with_strides(workload, arrays), (False,) * len(arrays))
+        raise RequestError(
+            "workload.unknown-op", f"unknown op {op!r}; known ops: {', '.join(BUILTINS)}"
+        )
     builtin = BUILTINS[op]
     known = {option.name: option for option in builtin.options}
     given = {name: value for name, value in options.items() if name not in CLASSES}
@@ -124,19 +170,18 @@ def _signature(
     return builtin.build(dtype=dtype, **parsed)
 
 
-def _count(op: str, program: Program, arrays: Sequence[Array]) -> None:
-    if len(arrays) != len(program.inputs):
+def _count(op: str, names: Sequence[str], arrays: Sequence[Array]) -> None:
+    if len(arrays) != len(names):
         raise RequestError(
             "array.count",
-            f"{op} takes {len(program.inputs)} arrays ({', '.join(program.input_names)}), "
-            f"{len(arrays)} were given",
+            f"{op} takes {len(names)} arrays ({', '.join(names)}), {len(arrays)} were given",
         )
 
 
 def _unify(
     op: str, program: Program, markers: Mapping[str, int], arrays: Sequence[Array]
 ) -> dict[str, int]:
-    _count(op, program, arrays)
+    _count(op, program.input_names, arrays)
     named = {marker: name for name, marker in markers.items()}
     dims: dict[str, int] = {}
     for item, array in zip(program.inputs, arrays, strict=True):
@@ -183,15 +228,10 @@ def _types(op: str, program: Program, arrays: Sequence[Array]) -> None:
 
 def _with_strides(workload: Workload, arrays: Sequence[Array]) -> Workload:
     """The workload with the arrays' own strides as the layouts of its inputs."""
-    program = workload.program
-    inputs: list[Input] = []
-    ops: list[Op] = list(program.ops)
-    for index, (item, array) in enumerate(zip(program.inputs, arrays, strict=True)):
+    types: dict[str, TensorType] = {}
+    for item, array in zip(workload.program.inputs, arrays, strict=True):
         kind = item.type
         if kind.shape == array.shape:
-            kind = TensorType(kind.dtype, kind.shape, element_strides(item.name, array))
-        inputs.append(Input(item.name, kind))
-        ops[index] = replace(ops[index], type=kind)
-    if tuple(inputs) == program.inputs:
-        return workload
-    return replace(workload, program=replace(program, inputs=tuple(inputs), ops=tuple(ops)))
+            strides = element_strides(item.name, array)
+            types[item.name] = TensorType(kind.dtype, kind.shape, strides)
+    return workload.with_inputs(types)

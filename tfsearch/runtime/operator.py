@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -14,7 +14,7 @@ from tfsearch.core.errors import NotRecordedError, RequestError, UnavailableErro
 from tfsearch.core.records import ServedBy
 from tfsearch.core.settings import Settings
 from tfsearch.ir.hir.builtins import BUILTINS
-from tfsearch.ir.hir.named import CLASSES
+from tfsearch.ir.hir.named import CLASSES, Op, traceable
 from tfsearch.ir.workload import Workload
 from tfsearch.runtime.arrays import (
     Array,
@@ -59,29 +59,28 @@ class Operator:
 
     def __init__(
         self,
-        name: str,
+        op: Op,
         *,
         db: str | None = None,
         allow: Sequence[str] = (),
         fallback: Callable[..., Any] | None = None,
         **options: Any,
     ) -> None:
-        self.name = name
+        self._op = op
+        self._program = None if isinstance(op, str) else traceable(op)
+        self.name = self._program.where if self._program else str(op)
         self.fallback = fallback
         self._db = db
         self._allow = check_allow(allow)
-        if "alignment" in options:
-            raise RequestError(
-                "workload.alignment", "an operator takes the alignment from its arrays"
-            )
+        _refuse_layouts(options)
         self._question, options = split_options(options)
         self._classes = {n: options.pop(n) for n in list(options) if n in CLASSES}
         self._options = options
         self._routes: dict[_Shape, _Route] = {}
         self._last = threading.local()
-        if name not in BUILTINS and ":" not in name:
+        if isinstance(op, str) and op not in BUILTINS and ":" not in op:
             raise RequestError(
-                "workload.unknown-op", f"unknown op {name!r}; known ops: {', '.join(BUILTINS)}"
+                "workload.unknown-op", f"unknown op {op!r}; known ops: {', '.join(BUILTINS)}"
             )
 
     def __repr__(self) -> str:
@@ -137,8 +136,9 @@ class Operator:
         return self._find(hosts, None, options, None).kernel
 
     def clear(self) -> None:
-        """Forget what was found, so that newly recorded kernels are seen."""
+        """Forget what was found, so that newly recorded kernels and an edited file are seen."""
         self._routes.clear()
+        self._program = None
 
     def _key(
         self, hosts: Sequence[Array], out: Out, options: dict[str, Any], fallback: Any
@@ -153,6 +153,7 @@ class Operator:
                 place |= address(as_host("out", a))
         parts.append(place & -place)
         if options or fallback is not None:
+            _refuse_layouts(options)
             plain = ((n, tuple(v) if isinstance(v, list) else v) for n, v in options.items())
             parts.append((tuple(sorted(plain)), fallback))
         return tuple(parts)
@@ -162,7 +163,10 @@ class Operator:
     ) -> _Route:
         """Ask for the workload at the arrays' alignment, then at lower ones, then staged."""
         own = fallback or self.fallback
-        derived = derive(self.name, hosts, {**self._options, **options, **self._classes})
+        self._program = self._program or traceable(self._op)
+        derived = derive(
+            self._program or self._op, hosts, {**self._options, **options, **self._classes}
+        )
         settings = core_settings.load(self._db)
         have = min(alignment_of(a, MOST_ALIGNMENT) for a in [*hosts, *_outs(out)])
         for alignment in _recorded(derived.workload, have, settings):
@@ -225,6 +229,12 @@ def _recorded(workload: Workload, have: int, settings: Settings) -> list[int]:
         return []  # no database yet
 
 
+def _refuse_layouts(options: Mapping[str, Any]) -> None:
+    for name in ("alignment", "strides"):
+        if name in options:
+            raise RequestError(f"workload.{name}", f"an operator takes the {name} from its arrays")
+
+
 def _outs(out: Out) -> list[Array]:
     if out is None:
         return []
@@ -243,9 +253,11 @@ def _aligned(array: Array) -> Array:
     return copy
 
 
-def op(name: str, **options: Any) -> Operator:
+def op(name: Op, **options: Any) -> Operator:
     """An op to call on arrays, such as ``op("gemm")(a, b, trans_b=True)``; see :class:`Operator`.
 
+    ``name`` is a built-in op, ``file.py:function``, or a Python function that is traced; names of
+    dimensions in a function's annotations get the sizes that the arrays have at each call.
     ``options``: ``db``, ``allow``, ``fallback``, what :func:`tfsearch.lookup` takes
     (``target``, ``toolchain``, ``flags``, …), and options of the op that hold for every call.
     """

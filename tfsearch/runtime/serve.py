@@ -9,7 +9,7 @@ from tfsearch.core import settings as core_settings
 from tfsearch.core.errors import NoCandidateError, NotRecordedError, RequestError, UnavailableError
 from tfsearch.core.records import ServedBy
 from tfsearch.core.settings import Settings
-from tfsearch.ir.hir.named import named_workload
+from tfsearch.ir.hir.named import Op, named_workload
 from tfsearch.runtime.kernel import Fallback, Kernel
 from tfsearch.runtime.serving import (
     Place,
@@ -27,7 +27,7 @@ QUESTION_OPTIONS = ("target", "device", "toolchain", "flags", "macros", "protoco
 
 
 def lookup(
-    op: str,
+    op: Op,
     *,
     db: str | None = None,
     allow: Sequence[str] = (),
@@ -36,6 +36,7 @@ def lookup(
 ) -> Kernel | Fallback:
     """The kernel that serves a workload on this machine.
 
+    ``op`` is a built-in op, ``file.py:function``, or a Python function that is traced.
     ``options`` are the op's (``m=512, dtype="f32"``, and ``accuracy``, ``reproducible``,
     ``alignment``, ``constant_inputs``) and what else changes the answer: ``target``,
     ``device``, ``toolchain``, ``flags``, ``macros``, ``protocol``. ``db`` is a SQLAlchemy URL.
@@ -51,7 +52,7 @@ def lookup(
     return serve(question, core_settings.load(db), allow=allow, fallback=fallback)
 
 
-def question_of(op: str, options: Mapping[str, Any]) -> Question:
+def question_of(op: Op, options: Mapping[str, Any]) -> Question:
     """A question from keyword options, as :func:`lookup` takes them."""
     own, rest = split_options(options)
     return Question(named_workload(op, rest), **own)

@@ -29,6 +29,7 @@ from tfsearch.measure.protocols import Loaded, Runner
 from tfsearch.plugin import identity, registry
 from tfsearch.plugin.target import Compiler, Device, Problem, Source, Target
 from tfsearch.runtime.kernelrecord import KernelRecord
+from tfsearch.toolchain.room import delivering
 
 if TYPE_CHECKING:
     from tfsearch.db import Store
@@ -162,7 +163,7 @@ def resolve(question: Question, settings: Settings | None = None) -> Place:
             raise
         compiler, reason = None, error.message
     if compiler is not None:
-        compiler.check_flags(question.flags)
+        compiler.check_flags(question.flags, question.macros)
     return Place(question, target, device, compiler, reason, settings or core_settings.load())
 
 
@@ -293,16 +294,17 @@ def build(place: Place, compiler: Compiler, source: Source) -> Path:
 
     :class:`BuildFailed` when the compiler fails.
     """
-    folder = Path(tempfile.mkdtemp(prefix="tfsearch-build-"))
-    out = folder / "artifact"
-    outcome = compiler.compile(
-        source,
-        place.question.flags,
-        place.question.macros,
-        out,
-        timeout_s=COMPILE_TIMEOUT_S,
-        memory_bytes=COMPILE_MEMORY_BYTES,
-    )
+    with delivering():
+        folder = Path(tempfile.mkdtemp(prefix="tfsearch-build-"))
+        out = folder / "artifact"
+        outcome = compiler.compile(
+            source,
+            place.question.flags,
+            place.question.macros,
+            out,
+            timeout_s=COMPILE_TIMEOUT_S,
+            memory_bytes=COMPILE_MEMORY_BYTES,
+        )
     if outcome.status is not Status.OK:
         _remove(folder)
         raise BuildFailed(outcome.status, outcome.log)

@@ -9,7 +9,7 @@ import shlex
 import shutil
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,6 +17,7 @@ from tfsearch.core.errors import NotSavedError
 from tfsearch.core.records import Status
 from tfsearch.toolchain.identity import reason
 from tfsearch.toolchain.process import Completed, run_limited, signal_name
+from tfsearch.toolchain.room import NoRoomError, is_full, require_room
 
 _INTERNAL = re.compile(
     r"internal compiler error|frontend command failed|unable to execute command"
@@ -101,12 +102,13 @@ class Job:
             self._failed = done
 
     def result(self, sources: Sequence[str]) -> CompileResult:
-        """Classify how the steps ended."""
+        """Classify how the steps ended; ``NoRoomError`` when the folder is full."""
         status, message = Status.OK, ""
         if self._overdue:
             limit = self._deadline - self._started
             status, message = Status.COMPILE_TIMEOUT, f"the compiler did not end in {limit:g} s"
         elif self._failed is not None:
+            require_room(self._folder, self._failed.output)
             status, message = classify(self._failed, sources)
         seconds = time.monotonic() - self._started
         command = " && ".join(self._commands)
@@ -143,18 +145,16 @@ def classify(done: Completed, sources: Sequence[str]) -> tuple[Status, str]:
     return Status.COMPILE_ERROR, reason(done)
 
 
-@contextlib.contextmanager
-def workdir(prefix: str) -> Iterator[Path]:
-    """A fresh folder without symbolic links in its path, removed afterwards."""
-    with tempfile.TemporaryDirectory(prefix=prefix, ignore_cleanup_errors=True) as text:
-        yield Path(os.path.realpath(text))
-
-
 def write_source(path: Path, text: str) -> None:
-    """Write a source for the compiler; ``NotSavedError`` when the temporary folder is full."""
+    """Write a source for the compiler into a temporary folder.
+
+    ``NoRoomError`` when that is full, ``NotSavedError`` when it takes no file for another reason.
+    """
     try:
         path.write_text(text, encoding="utf-8")
     except OSError as error:
+        if is_full(error):
+            raise NoRoomError from error
         raise NotSavedError(
             "toolchain.workdir", f"cannot write in {path.parent}: {error.strerror or error}"
         ) from error

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import platform
-import re
 import sys
 import threading
 from collections.abc import Sequence
@@ -15,11 +14,12 @@ from tfsearch.core.errors import RequestError, UnavailableError
 from tfsearch.core.records import Status, ToolchainRecord
 from tfsearch.core.settings import Settings, scrubbed_environment
 from tfsearch.toolchain import flags as flag_rules
-from tfsearch.toolchain.build import CompileResult, Job, deliver, workdir, write_source
+from tfsearch.toolchain.build import CompileResult, Job, deliver, write_source
 from tfsearch.toolchain.filehash import Store
 from tfsearch.toolchain.headers import HeaderDigests
 from tfsearch.toolchain.identity import Identity, Prober, processor_text, reason
 from tfsearch.toolchain.process import Completed, run_limited
+from tfsearch.toolchain.room import require_room, workdir
 
 DEFAULT_TIMEOUT_S = 120.0
 DEFAULT_MEMORY_BYTES = 4 << 30
@@ -107,23 +107,35 @@ class Toolchain:
         """
         return (*self.base_flags, *flags, "|", *self.link_flags)
 
-    def check_flags(self, flags: Sequence[str]) -> None:
-        """Refuse flags that are unsafe for identity, then probe them on an empty file (cached).
+    def check_flags(
+        self,
+        flags: Sequence[str],
+        macros: Sequence[str] = (),
+        *,
+        source: str = "",
+        own_flags: Sequence[str] = (),
+    ) -> None:
+        """Refuse flags that are unsafe for identity, then try flags and macros out (cached).
 
-        Raises ``RequestError``: ``toolchain.flag-refused`` with a reason of tfsearch's, or
-        ``toolchain.flag-rejected`` with the compiler's.
+        They are tried on an empty file, or on ``source`` compiled with ``own_flags`` before them:
+        what every kernel includes, so that what no kernel compiles with is refused at once.
+
+        Raises ``RequestError``: ``toolchain.flag-refused`` and ``toolchain.macro`` with a reason of
+        tfsearch's, or ``toolchain.flag-rejected`` with the compiler's.
         """
         flag_rules.refuse(flags)
-        if not flags:
+        parts = [*flag_rules.units(flags), *((text,) for text in flag_rules.defines(macros))]
+        if not parts:
             return
-        complaint = self._complaint(flags)
+        given = [text for part in parts for text in part]
+        complaint = self._complaint(given, source, own_flags)
         if not complaint:
             return
-        culprit, why = list(flags), complaint
-        for unit in flag_rules.units(flags):
-            alone = self._complaint(unit)
+        culprit, why = given, complaint
+        for part in parts:
+            alone = self._complaint(part, source, own_flags)
             if alone:
-                culprit, why = list(unit), alone
+                culprit, why = list(part), alone
                 break
         raise RequestError(
             "toolchain.flag-rejected", f"{self.label} rejects '{' '.join(culprit)}': {why}"
@@ -140,7 +152,7 @@ class Toolchain:
         :attr:`record` raises.
         """
         flag_rules.refuse(flags)
-        given = [*flag_rules.absolute(flags), *_defines(macros)]
+        given = [*flag_rules.absolute(flags), *flag_rules.defines(macros)]
         digest = self._headers.digest(self.record.digest, source, given, SOURCE_NAME)
         if not flag_rules.is_native(flags):
             return digest
@@ -163,12 +175,12 @@ class Toolchain:
         ``NAME=VALUE``. ``timeout_s`` bounds the whole call, ``memory_bytes`` the address space of
         each process. The same arguments give the same bytes. ``out`` is replaced atomically, and
         only when all went well. Raises ``RequestError`` for a refused flag,
-        ``UnavailableError`` when the compiler is gone, ``NotSavedError`` when ``out`` cannot be
-        written.
+        ``UnavailableError`` when the compiler is gone or the temporary folder is full,
+        ``NotSavedError`` when ``out`` cannot be written.
         """
         flag_rules.refuse(flags)
         self._require()
-        given = [*flag_rules.absolute(flags), *_defines(macros)]
+        given = [*flag_rules.absolute(flags), *flag_rules.defines(macros)]
         with workdir("tfsearch-build-") as folder:
             job = Job(folder, self._environment(folder), timeout_s, memory_bytes, self._threads)
             objects: list[str] = []
@@ -230,9 +242,11 @@ class Toolchain:
         """How many threads of the compiler may use processor time at once."""
         return min(os.cpu_count() or 1, 16) if self.family == "zig" else 1
 
-    def _complaint(self, flags: Sequence[str]) -> str:
+    def _complaint(self, flags: Sequence[str], source: str, own_flags: Sequence[str]) -> str:
         given = flag_rules.absolute(flags)
         fields: dict[str, object] = {"toolchain": self.record.digest, "flags": given}
+        if source or own_flags:
+            fields |= {"source": source, "own": list(own_flags)}
         if flag_rules.is_native(flags):
             fields["processor"] = processor_text()
         reads_files = bool(flag_rules.include_folders(given)) or "-include" in " ".join(given)
@@ -241,8 +255,11 @@ class Toolchain:
         if cached is not None:
             return str(cached)
         with workdir("tfsearch-flags-") as folder:
-            write_source(folder / SOURCE_NAME, "")
-            done = self._run(self._compile_command(SOURCE_NAME, "kernel.o", given, folder), folder)
+            write_source(folder / SOURCE_NAME, source)
+            every = [*own_flags, *given]
+            done = self._run(self._compile_command(SOURCE_NAME, "kernel.o", every, folder), folder)
+            if not done.ok:
+                require_room(folder, done.output)
         if done.timed_out:
             return reason(done)
         complaint = "" if done.ok else reason(done)
@@ -266,6 +283,7 @@ class Toolchain:
             inner = self._run([*command, "-###"], folder)
             if not macros.ok or not inner.ok:
                 failed = inner if macros.ok else macros
+                require_room(folder, failed.output)
                 raise RequestError("toolchain.flag-rejected", f"{self.label}: {reason(failed)}")
         words = [word for word in inner.stderr.split() if os.sep not in word]
         value = keys.digest("native-expansion", {"macros": macros.stdout, "inner": words})
@@ -285,12 +303,3 @@ class Toolchain:
             timeout_s=DEFAULT_TIMEOUT_S,
             memory_bytes=DEFAULT_MEMORY_BYTES,
         )
-
-
-def _defines(macros: Sequence[str]) -> list[str]:
-    for macro in macros:
-        if not re.match(r"[A-Za-z_]\w*(\([^)]*\))?(=|$)", macro) or "\n" in macro:
-            raise RequestError(
-                "toolchain.macro", f"macro {macro!r} is not NAME or NAME=VALUE with a C identifier"
-            )
-    return [f"-D{macro}" for macro in macros]

@@ -7,10 +7,8 @@ import importlib.util
 import os
 import re
 import shutil
-import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from tfsearch.core import settings as settings_module
 from tfsearch.core.errors import RequestError, UnavailableError
@@ -18,6 +16,7 @@ from tfsearch.core.records import Status
 from tfsearch.core.settings import Settings, search_path
 from tfsearch.toolchain.compiler import Toolchain
 from tfsearch.toolchain.process import run_limited
+from tfsearch.toolchain.room import NoRoomError, workdir
 
 FAMILIES = ("gcc", "clang", "zig")
 HOW_TO_GET = {
@@ -58,6 +57,8 @@ def discover(
     for name in names if names is not None else [*FAMILIES, *_versioned()]:
         try:
             toolchain = find(name, settings=settings)
+        except NoRoomError:
+            raise
         except UnavailableError:
             continue
         real = os.path.realpath(toolchain.path)
@@ -124,8 +125,8 @@ def _row(toolchain: Toolchain) -> DoctorRow:
 
 
 def _problem(toolchain: Toolchain) -> str:
-    with tempfile.TemporaryDirectory(prefix="tfsearch-doctor-") as folder:
-        out = Path(folder) / "empty.so"
+    with workdir("tfsearch-doctor-") as folder:
+        out = folder / "empty.so"
         result = toolchain.compile_shared("int tfsearch_probe;\n", out=out)
         if result.status is not Status.OK:
             return result.message
@@ -141,6 +142,8 @@ def _first_usable(settings: Settings) -> Toolchain:
     for toolchain in discover(settings=settings):
         try:
             _ = toolchain.record
+        except NoRoomError:
+            raise
         except UnavailableError as error:
             problems.append(error.message)
             continue
@@ -180,8 +183,7 @@ def _speaks_for_itself(path: str) -> bool:
 
 def _ask_family(path: str, hint: str | None) -> str:
     environment = settings_module.scrubbed_environment(CCACHE_DISABLE="1")
-    with tempfile.TemporaryDirectory(prefix="tfsearch-ask-", ignore_cleanup_errors=True) as text:
-        folder = Path(text)
+    with workdir("tfsearch-ask-") as folder:
         done = run_limited([path, "--version"], cwd=folder, env=environment, timeout_s=20)
         if "clang version" in done.stdout:
             return "clang"

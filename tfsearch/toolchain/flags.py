@@ -100,6 +100,19 @@ def _objection(unit: tuple[str, ...]) -> str:
     return ""
 
 
+def defines(macros: Sequence[str]) -> list[str]:
+    """Macros, ``NAME`` or ``NAME=VALUE``, as flags.
+
+    Raises ``RequestError`` (``toolchain.macro``) for other texts.
+    """
+    for macro in macros:
+        if not re.match(r"[A-Za-z_]\w*(\([^)]*\))?(=|$)", macro) or "\n" in macro:
+            raise RequestError(
+                "toolchain.macro", f"macro {macro!r} is not NAME or NAME=VALUE with a C identifier"
+            )
+    return [f"-D{macro}" for macro in macros]
+
+
 def absolute(flags: Sequence[str], folder: str | None = None) -> list[str]:
     """The flags with relative include paths resolved against ``folder`` (the current one).
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import tempfile
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -20,6 +19,7 @@ from tfsearch.toolchain.filehash import (
     unchanged,
 )
 from tfsearch.toolchain.process import Completed
+from tfsearch.toolchain.room import require_room, workdir
 
 # Lines that can decide which headers are read: directives in any spelling (``#``, ``%:``, ``??=``,
 # ``_Pragma``) and lines that open or close a block comment around one. A superset is harmless.
@@ -76,11 +76,11 @@ class HeaderDigests:
 
     def _read(self, key: str, source: str, flags: Sequence[str], name: str) -> str:
         started = time.time_ns()
-        with tempfile.TemporaryDirectory(prefix="tfsearch-headers-") as text:
-            folder = Path(text)
+        with workdir("tfsearch-headers-") as folder:
             (folder / name).write_text(source, encoding="utf-8")
             done = self._preprocess(folder, name, "deps", flags)
             if not done.ok:
+                require_room(folder, done.output)
                 raise RequestError("toolchain.preprocess", _diagnostic(done))
             own = os.path.realpath(folder)
             named = dependencies((folder / "deps").read_text(errors="surrogateescape"))

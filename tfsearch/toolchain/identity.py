@@ -11,7 +11,6 @@ import shlex
 import shutil
 import struct
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -29,6 +28,7 @@ from tfsearch.toolchain.filehash import (
     unchanged,
 )
 from tfsearch.toolchain.process import Completed, run_limited, signal_name
+from tfsearch.toolchain.room import require_room, workdir
 
 PROBE_TIMEOUT_S = 60.0
 SCRIPT_LIMIT = 64 * 1024
@@ -145,8 +145,7 @@ class Prober:
         evidence.add("driver", self._driver)
         for path in script_programs(self._driver):
             evidence.add("script", path)
-        with tempfile.TemporaryDirectory(prefix="tfsearch-probe-", ignore_cleanup_errors=True) as d:
-            folder = Path(d)
+        with workdir("tfsearch-probe-") as folder:
             if self._family == "zig":
                 self._gather_zig(evidence, folder)
             else:
@@ -242,6 +241,7 @@ class Prober:
         (folder / "probe.c").write_text(PROBE_SOURCE)
         done = self._run(folder, [*self._link("probe.c", "probe.so"), *extra])
         if not done.ok or not (folder / "probe.so").exists():
+            require_room(folder, done.output)
             raise self._unusable(f"it cannot build a shared library: {reason(done)}")
         return done
 

@@ -7,6 +7,7 @@ The package is also the function ``tfsearch.tune("gemm", m=512, …)``: see
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
@@ -67,7 +68,7 @@ def __getattr__(name: str) -> object:
 class _Callable(ModuleType):
     """``tfsearch.tune`` is this package and the front door's function under one name."""
 
-    def __call__(self, op: str, **options: Any) -> TuneReport:
+    def __call__(self, op: str | Callable[..., Any], **options: Any) -> TuneReport:
         from tfsearch.tune.front import tune_op
 
         return tune_op(op, **options)

@@ -7,10 +7,11 @@ import shutil
 from pathlib import Path
 from types import TracebackType
 
-from tfsearch.core.errors import TfsearchError
+from tfsearch.core.errors import TfsearchError, UnavailableError
 from tfsearch.core.records import BuildKey, BuildRecord, Status
 from tfsearch.measure.pool import CompilePool, Done
 from tfsearch.plugin.target import CompileOutcome, Source
+from tfsearch.toolchain.room import delivering
 from tfsearch.tune.ownership import work_folder
 from tfsearch.tune.prepare import Failure, shortened
 from tfsearch.tune.recorder import Built, Recorder
@@ -28,7 +29,8 @@ class Builder:
         self._recorder = recorder
         self.workers = plan.request.workers or max(1, os.cpu_count() or 1)
         self._pool: CompilePool[CompileOutcome] = CompilePool(self.workers)
-        self._folder = work_folder()
+        with delivering():
+            self._folder = work_folder()
         self._known: dict[str, Built] = {}
         self._running: set[str] = set()
         self._done: dict[str, Done[CompileOutcome]] = {}
@@ -58,13 +60,18 @@ class Builder:
         self._pool.submit(tag, self._compile, source, self._folder / tag)
 
     def wait(self, key: BuildKey) -> Built | Failure:
-        """The outcome of a build that was started; a failure has the compiler's status."""
+        """The outcome of a build that was started; a failure has the compiler's status.
+
+        ``UnavailableError`` when the compiler is gone or has no room to work in.
+        """
         tag = key.key
         while tag not in self._known and tag not in self._done:
             self._collect()
         if tag in self._known:
             return self._known[tag]
         error = self._done[tag].error
+        if isinstance(error, UnavailableError):
+            raise error
         if isinstance(error, TfsearchError):
             return Failure(Status.COMPILE_ERROR, error.code, "compile", shortened(error.message))
         if error is not None:
@@ -93,11 +100,12 @@ class Builder:
 
     def _compile(self, source: Source, out: Path) -> CompileOutcome:
         request = self._plan.request
-        return self._plan.compiler.compile(
-            source,
-            request.flags,
-            request.macros,
-            out,
-            timeout_s=COMPILE_TIMEOUT_S,
-            memory_bytes=COMPILE_MEMORY_BYTES,
-        )
+        with delivering():
+            return self._plan.compiler.compile(
+                source,
+                request.flags,
+                request.macros,
+                out,
+                timeout_s=COMPILE_TIMEOUT_S,
+                memory_bytes=COMPILE_MEMORY_BYTES,
+            )

@@ -10,7 +10,7 @@ from typing import Any
 from tfsearch.core import settings as core_settings
 from tfsearch.core.errors import NotSavedError, RequestError
 from tfsearch.db import Store, open_store
-from tfsearch.ir.hir.named import named_workload
+from tfsearch.ir.hir.named import Op, named_workload
 from tfsearch.tune.observer import Observer
 from tfsearch.tune.report import TuneReport
 from tfsearch.tune.request import TuneRequest
@@ -43,13 +43,13 @@ def open_for_tuning(url: str) -> tuple[Store | None, NotSavedError | None]:
 
 
 def tune_op(
-    op: str,
+    op: Op,
     *,
     db: str | None = None,
     observer: Observer | None = None,
     **options: Any,
 ) -> TuneReport:
-    """Tune a built-in op or ``file.py:function``.
+    """Tune a built-in op, ``file.py:function``, or a Python function that is traced.
 
     Options are the op's (``m=512, dtype="bf16"``) and those of :class:`TuneRequest` (``target``,
     ``trials``, ``seconds``, ``policy``, ``flags``, …); ``db`` is a SQLAlchemy URL. When

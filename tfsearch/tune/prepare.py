@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tfsearch.core.errors import TfsearchError
+from tfsearch.core.errors import TfsearchError, UnavailableError
 from tfsearch.core.records import MeasurementKey, Refusal, ScheduleRecord, Status
 from tfsearch.db.records import ProofRecord, SourceRecord
 from tfsearch.plugin import identity
@@ -57,7 +57,10 @@ class Preparer:
         self._proved: dict[str, tuple[Refusal, ...]] = {}
 
     def prepare(self, point: Point) -> Candidate:
-        """Everything before the compiler. A fault of the candidate is its ``failure``."""
+        """Everything before the compiler. A fault of the candidate is its ``failure``.
+
+        ``UnavailableError`` when the compiler is gone or has no room to work in.
+        """
         plan = self._plan
         schedule = identity.schedule_of(plan.problem, plan.target.name, point)
         estimate, _ = predict_points(plan, [point])
@@ -66,6 +69,8 @@ class Preparer:
             source, key = self._source(point, schedule)
         except _Refused as refused:
             failure = Failure(Status.REFUSED, *refused.reason)
+        except UnavailableError:
+            raise
         except TfsearchError as error:
             failure = Failure(Status.REFUSED, error.code, "prepare", error.message)
         except Exception as error:  # noqa: BLE001 - a target's bug in one candidate is its status

@@ -15,6 +15,7 @@ from tfsearch.core.records import (
     WorkloadRecord,
 )
 from tfsearch.measure.job import Comparison
+from tfsearch.tune.noise import Noise
 
 
 @dataclass(frozen=True)
@@ -115,7 +116,7 @@ class TuneReport:
     ``baseline_note`` says why there is no baseline, else "". ``unsaved`` is the reason why
     something is not in the database, or None; ``lost`` why the session ended early because the
     device or the compiler went away. ``final`` is the interleaved comparison, where one
-    ran.
+    ran. ``noise`` says how steady the machine was; None when this session timed no best.
     """
 
     workload: WorkloadRecord
@@ -134,6 +135,7 @@ class TuneReport:
     unsaved: TfsearchError | None = None
     lost: UnavailableError | None = None
     final: Comparison | None = None
+    noise: Noise | None = None
 
     @property
     def exit_code(self) -> int:
@@ -161,6 +163,8 @@ class TuneReport:
             "best": None if self.best is None else self.best.to_json(),
             "baseline": None if self.baseline is None else self.baseline.to_json(),
             "elapsed_s": self.elapsed_s,
+            "interrupted": self.interrupted,
+            "noise": None if self.noise is None else self.noise.to_json(),
         }
 
 

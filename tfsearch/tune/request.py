@@ -147,8 +147,8 @@ class Plan:
 def resolve(request: TuneRequest) -> Plan:
     """Find the target, device and compiler, and bind the workload.
 
-    ``RequestError`` for unknown names, rejected flags, and arguments beyond the device's memory;
-    ``UnavailableError`` for an absent device or compiler.
+    ``RequestError`` for unknown names, rejected flags and macros, and arguments beyond the
+    device's memory; ``UnavailableError`` for an absent device or compiler.
     """
     target = registry.get(request.target) if request.target else registry.best_present()
     device = registry.device(target, request.device)
@@ -156,7 +156,7 @@ def resolve(request: TuneRequest) -> Plan:
     if record.memory_bytes:
         check_memory(workload.op, workload.program, record.memory_bytes, record.name)
     compiler = target.compiler(request.toolchain)
-    compiler.check_flags(request.flags)
+    compiler.check_flags(request.flags, request.macros)
     problem = target.problem(request.workload, device)
     space = fixed_space(problem.space, request.fix)
     return Plan(request, target, device, compiler, problem, space)

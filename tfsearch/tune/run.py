@@ -25,6 +25,7 @@ from tfsearch.tune.building import Builder
 from tfsearch.tune.final import Finalist, Outcome, run_baseline, run_final
 from tfsearch.tune.hints import similar_points
 from tfsearch.tune.interrupt import Interrupts
+from tfsearch.tune.noise import Noise, noise_of
 from tfsearch.tune.observer import Observer, Silent, Stage, Started
 from tfsearch.tune.ownership import is_gone, own_name
 from tfsearch.tune.prepare import Failure
@@ -198,6 +199,7 @@ class _Tuning:
             unsaved=self.recorder.unsaved,
             lost=loop.lost,
             final=None if outcome is None else outcome.comparison,
+            noise=_noise(loop, best, outcome),
         )
 
     def _decide(
@@ -244,7 +246,8 @@ class _Tuning:
     def _incumbent(self) -> _Incumbent | None:
         """The recorded best, if it still holds; else its schedule is only a hint."""
         plan = self.plan
-        stored = self.recorder.read(lambda store: store.best(plan.query))
+        query = plan.query  # needs the compiler, whose absence is no fault of the database
+        stored = self.recorder.read(lambda store: store.best(query))
         if stored is None:
             return None
         verdict = identity.still_current(
@@ -414,6 +417,19 @@ class _Tuning:
                     "allow more trials or seconds",
                 )
             raise AllFailedError(table)
+
+
+def _noise(loop: Loop, best: Best | None, outcome: Outcome | None) -> Noise | None:
+    """How steady the machine was when the best was timed in this session."""
+    if outcome is not None and outcome.comparison.reference is not None:
+        standing = outcome.comparison.standings[outcome.comparison.reference]
+        if standing.outcome.measurement is not None:
+            return noise_of(standing.outcome.measurement, outcome.comparison)
+    for one in loop.done:
+        measurement = one.trial.measurement
+        if one.fresh and best is not None and one.id == best.trial and measurement is not None:
+            return noise_of(measurement, None)
+    return None
 
 
 def _by_median(done: Sequence[Done]) -> list[Done]:

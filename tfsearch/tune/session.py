@@ -136,7 +136,6 @@ class Loop:
         except UnavailableError as error:
             self.lost = error
             self.stopped = "unavailable"
-            self._observer.warning(error.code, f"{error.message}; the session ends here")
         if self._interrupts.requested:
             self.stopped = "interrupted"
         self._cancel()

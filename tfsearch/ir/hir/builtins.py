@@ -247,7 +247,7 @@ def parse_option(op: str, option: Option, value: str | int | bool) -> Any:
             return parse_dimension(option.name, value)
         case OptionKind.DTYPE:
             try:
-                return as_dtype(str(value))
+                return as_dtype(value)
             except RequestError as error:
                 raise RequestError("workload.dtype", f"{op}: {error.message}") from None
         case OptionKind.BOOL:

@@ -1,4 +1,4 @@
-"""Programs from a user's Python file: ``model.py:ffn_up``."""
+"""Programs that are a user's Python functions: as objects, or in a file (``model.py:ffn_up``)."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ import inspect
 import re
 import sys
 from collections.abc import Callable, Generator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -16,43 +18,135 @@ from typing import Any
 from tfsearch.core.errors import RequestError
 from tfsearch.core.keys import digest_bytes
 from tfsearch.core.records import NUMPY_ALIGNMENT, Accuracy
-from tfsearch.ir.dtypes import DType
+from tfsearch.ir.dtypes import DTYPE_NAMES, DType
 from tfsearch.ir.hir.text import parse_type
 from tfsearch.ir.hir.trace import trace
 from tfsearch.ir.hir.types import Range, TensorType
 from tfsearch.ir.workload import OptionValue, Workload, parse_dimension
 
-_DTYPES = {d.value: d for d in DType if d is not DType.BOOL}
-_RESERVED = {*_DTYPES, "strides", "col"}
+_RESERVED = {*DTYPE_NAMES, "strides", "col"}
+_TYPE = re.compile(r"\s*(\w+)\s*\[([^\];]*)(?:;[^\]]*)?\]\s*(?::\s*col)?\s*")
+
+
+@dataclass(frozen=True)
+class InputShape:
+    """What an annotation says of an array: the texts of its element type and of its dimensions."""
+
+    name: str
+    dtype: str
+    dims: tuple[str, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Traceable:
+    """A function to be traced; ``where`` is what messages and records call it.
+
+    Its tensor parameters are annotated in the text syntax, ``x: "f32[m, 4096]"``. Parameters with
+    a default and no such annotation keep their default. Names in annotations, of dimensions and
+    of element types (``"dtype[m, 4096]"``), are the program's options.
+    """
+
+    fn: Callable[..., Any]
+    where: str
+
+    @cached_property
+    def annotations(self) -> dict[str, str]:
+        """The annotation of every tensor parameter, in order.
+
+        ``RequestError`` (``program.annotation``) for a parameter that has none, nor a default.
+        """
+        try:
+            parameters = inspect.signature(self.fn).parameters
+        except (TypeError, ValueError) as error:
+            raise RequestError(
+                "program.annotation", f"{self.where}: its parameters are not known: {error}"
+            ) from None
+        texts: dict[str, str] = {}
+        for name, parameter in parameters.items():
+            annotation: object = parameter.annotation
+            if isinstance(annotation, str) and "[" in annotation:
+                texts[name] = _unquoted(annotation)
+            elif parameter.default is inspect.Parameter.empty:
+                raise RequestError(
+                    "program.annotation",
+                    f'{self.where}: parameter {name!r} needs an annotation such as "f32[m, 4096]"',
+                )
+        return texts
+
+    @property
+    def shapes(self) -> list[InputShape]:
+        """The annotations taken apart; ``RequestError`` (``program.annotation``) for others."""
+        found: list[InputShape] = []
+        for name, text in self.annotations.items():
+            match = _TYPE.fullmatch(text)
+            if match is None:
+                raise RequestError(
+                    "program.annotation",
+                    f'{self.where}: annotation {text!r} of {name!r} is not one such as "f32[m, 8]"',
+                )
+            dims = [part.strip() for part in match[2].split(",")] if match[2].strip() else []
+            found.append(InputShape(name, match[1], tuple(dims)))
+        return found
+
+    def workload(
+        self,
+        options: Mapping[str, Any],
+        *,
+        accuracy: Accuracy = Accuracy.PRECISE,
+        reproducible: bool = True,
+        alignment: int = NUMPY_ALIGNMENT,
+        constant_inputs: tuple[str, ...] = (),
+    ) -> Workload:
+        """The function traced with these options.
+
+        What it prints goes to standard error. Raises ``RequestError``: ``program.annotation``,
+        ``program.missing-option``, ``program.unknown-option``, ``program.trace-failed``, or what
+        tracing and workloads raise.
+        """
+        given = {name: _plain(value) for name, value in options.items()}
+        inputs = _input_types(self.annotations, self.where, given)
+        name = getattr(self.fn, "__name__", "program")
+        with _user_code("program.trace-failed", f"tracing {self.where} failed"):
+            program = trace(self.fn, inputs, name)
+        labels = {name: _label(value) for name, value in given.items()}
+        return Workload(
+            program, self.where, labels, accuracy, reproducible, alignment, constant_inputs
+        )
+
+
+def traced_function(fn: Callable[..., Any]) -> Traceable:
+    """A function object as a program; its label names its file where it has one."""
+    name = getattr(fn, "__name__", type(fn).__name__)
+    code = getattr(fn, "__code__", None)
+    file = getattr(code, "co_filename", "")
+    return Traceable(fn, f"{Path(file).name}:{name}" if file.endswith(".py") else name)
+
+
+def function_in_file(path: str | Path, function: str) -> Traceable:
+    """A function of a Python file, which is imported.
+
+    Its standard output goes to standard error. Raises ``RequestError``: ``program.no-file``,
+    ``program.import-failed``, ``program.no-function``.
+    """
+    file = Path(path)
+    return Traceable(_function(_module(file), file, function), f"{file.name}:{function}")
 
 
 def load_traced(
-    path: str | Path,
-    function: str,
-    options: Mapping[str, str | int | bool],
-    *,
-    accuracy: Accuracy = Accuracy.PRECISE,
-    reproducible: bool = True,
-    alignment: int = NUMPY_ALIGNMENT,
-    constant_inputs: tuple[str, ...] = (),
+    path: str | Path, function: str, options: Mapping[str, Any], **classes: Any
 ) -> Workload:
-    """The workload of a function in a Python file, traced.
+    """The workload of a function in a Python file, traced: see :class:`Traceable`."""
+    return function_in_file(path, function).workload(options, **classes)
 
-    Its tensor parameters are annotated in the text syntax, ``x: "f32[m, 4096]"``; the named
-    dimensions (and named element types, ``"dtype[m, 4096]"``) come from ``options``. Parameters
-    with a default and no such annotation keep their default. The file's standard output goes
-    to standard error. Raises ``RequestError``: ``program.no-file``, ``program.import-failed``,
-    ``program.no-function``, ``program.annotation``, ``program.missing-option``,
-    ``program.unknown-option``, ``program.trace-failed``, or what tracing and workloads raise.
-    """
-    file = Path(path)
-    fn = _function(_module(file), file, function)
-    where = f"{file.name}:{function}"
-    inputs = _input_types(fn, where, options)
-    with _user_code("program.trace-failed", f"tracing {where} failed"):
-        program = trace(fn, inputs, function)
-    labels = {name: _label(value) for name, value in options.items()}
-    return Workload(program, where, labels, accuracy, reproducible, alignment, constant_inputs)
+
+def _plain(value: Any) -> str | int | bool:
+    """An option as text or number: an element type by its canonical name."""
+    if isinstance(value, (bool, int)):
+        return value
+    try:
+        return DType.named(value).value
+    except ValueError:
+        return str(value)
 
 
 def _label(value: str | int | bool) -> OptionValue:
@@ -122,18 +216,8 @@ def _function(module: ModuleType, file: Path, name: str) -> Callable[..., Any]:
 
 
 def _input_types(
-    fn: Callable[..., Any], where: str, options: Mapping[str, str | int | bool]
+    texts: Mapping[str, str], where: str, options: Mapping[str, str | int | bool]
 ) -> dict[str, TensorType]:
-    texts: dict[str, str] = {}
-    for name, parameter in inspect.signature(fn).parameters.items():
-        annotation: object = parameter.annotation
-        if isinstance(annotation, str) and "[" in annotation:
-            texts[name] = _unquoted(annotation)
-        elif parameter.default is inspect.Parameter.empty:
-            raise RequestError(
-                "program.annotation",
-                f'{where}: parameter {name!r} needs an annotation such as "f32[m, 4096]"',
-            )
     used = {n for t in texts.values() for n in re.findall(r"[A-Za-z_]\w*", t)} - _RESERVED
     for name in options:
         if name not in used:
@@ -142,10 +226,10 @@ def _input_types(
                 f"{where} has no option {name!r}; its options: {', '.join(sorted(used)) or 'none'}",
             )
     dims: dict[str, int | Range] = {}
-    dtypes: dict[str, DType] = {}
+    dtypes: dict[str, DType] = dict(DTYPE_NAMES)
     for name, value in options.items():
-        if str(value) in _DTYPES:
-            dtypes[name] = _DTYPES[str(value)]
+        if str(value) in DTYPE_NAMES:
+            dtypes[name] = DTYPE_NAMES[str(value)]
         else:
             dims[name] = parse_dimension(name, value)
     return {n: _parsed(t, n, where, dims, dtypes) for n, t in texts.items()}

@@ -1,27 +1,59 @@
-"""Workloads by name, as every front end takes them: a built-in op, or ``file.py:function``."""
+"""Workloads as every front end takes them: a built-in op, ``file.py:function``, or a function."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import Any, cast
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any, cast
 
 from tfsearch.core.errors import RequestError
 from tfsearch.core.records import Accuracy
 from tfsearch.ir.workload import Workload
 
-CLASSES = ("accuracy", "reproducible", "alignment", "constant_inputs")
+if TYPE_CHECKING:
+    from tfsearch.ir.hir.load import Traceable
+
+Op = str | Callable[..., Any]
+"""What names a program: a built-in op, ``file.py:function``, or a Python function to trace."""
+
+CLASSES = ("accuracy", "reproducible", "alignment", "constant_inputs", "strides")
 """Options of every workload, next to those of its op."""
 
 
-def named_workload(op: str, options: Mapping[str, Any]) -> Workload:
-    """The workload of a built-in op, or of a function in a Python file.
+def traceable(op: Op | Traceable) -> Traceable | None:
+    """The function that is to be traced; None for the name of a built-in op.
 
-    ``accuracy`` (``precise``, ``fast``), ``reproducible``, ``alignment`` (bytes) and
-    ``constant_inputs`` (names) are taken out of the options; the rest is the op's.
-    ``RequestError`` for what is unknown, missing or wrong.
+    Raises ``RequestError`` for a file or a function that is not there.
+    """
+    from tfsearch.ir.hir.load import Traceable, function_in_file, traced_function
+
+    if isinstance(op, Traceable):
+        return op
+    if not isinstance(op, str):
+        if not callable(op):
+            raise RequestError(
+                "workload.unknown-op",
+                f"an op is a name, file.py:function, or a function, not {op!r}",
+            )
+        return traced_function(op)
+    path, colon, function = op.rpartition(":")
+    return function_in_file(path, function) if colon and path.endswith(".py") else None
+
+
+def named_workload(op: Op | Traceable, options: Mapping[str, Any]) -> Workload:
+    """The workload of a built-in op, of a function in a Python file, or of a function.
+
+    ``accuracy`` (``precise``, ``fast``), ``reproducible``, ``alignment`` (bytes),
+    ``constant_inputs`` (names) and ``strides`` (by input, in elements, or ``"col"``) are taken
+    out of the options; the rest is the op's. ``RequestError`` for what is unknown, missing or
+    wrong.
     """
     rest = dict(options)
     classes: dict[str, Any] = {name: rest.pop(name) for name in CLASSES if name in rest}
+    strides = classes.pop("strides", {})
+    if not isinstance(strides, Mapping):
+        raise RequestError(
+            "workload.strides", f"strides are by input, such as {{'a': (520, 1)}}, not {strides!r}"
+        )
     if "accuracy" in classes:
         classes["accuracy"] = _accuracy(classes["accuracy"])
     if "constant_inputs" in classes:
@@ -32,14 +64,14 @@ def named_workload(op: str, options: Mapping[str, Any]) -> Workload:
             )
         names = cast("Iterable[object]", given)
         classes["constant_inputs"] = tuple(str(name) for name in names)
-    path, colon, function = op.rpartition(":")
-    if colon and path.endswith(".py"):
-        from tfsearch.ir.hir.load import load_traced
+    program = traceable(op)
+    if program is not None:
+        workload = program.workload(rest, **classes)
+    else:
+        from tfsearch.ir.hir.builtins import build_workload
 
-        return load_traced(path, function, rest, **classes)
-    from tfsearch.ir.hir.builtins import build_workload
-
-    return build_workload(op, rest, **classes)
+        workload = build_workload(str(op), rest, **classes)
+    return workload.with_strides(cast("Mapping[str, Any]", strides))
 
 
 def _accuracy(value: object) -> Accuracy:

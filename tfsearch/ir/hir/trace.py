@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NoReturn, cast
 
 from tfsearch.core.errors import RequestError
-from tfsearch.ir.dtypes import DType
+from tfsearch.ir.dtypes import DTYPE_NAMES, DType
 from tfsearch.ir.hir.build import Builder
 from tfsearch.ir.hir.ops import (
     BinaryAttrs,
@@ -272,16 +272,16 @@ class Tensor:
         return f"Tensor(%{self.index}: {self.dtype.value}{shape_text(self.shape)})"
 
 
-def as_dtype(dtype: DType | str) -> DType:
-    """An element type from its text; ``RequestError`` lists the known ones."""
-    if isinstance(dtype, DType):
-        return dtype
-    known = [d.value for d in DType if d is not DType.BOOL]
-    if dtype not in known:
-        raise RequestError(
-            "hir.dtype", f"unknown dtype {dtype!r}; known dtypes: {', '.join(known)}"
-        )
-    return DType(dtype)
+def as_dtype(dtype: object) -> DType:
+    """An element type from a :class:`DType`, its text (``f32``, ``float32``) or a NumPy dtype.
+
+    ``RequestError`` (``hir.dtype``) lists the known ones.
+    """
+    try:
+        return DType.named(dtype)
+    except ValueError:
+        known = ", ".join(DTYPE_NAMES)
+        raise RequestError("hir.dtype", f"unknown dtype {dtype!r}; known dtypes: {known}") from None
 
 
 def as_tensor(value: object, like: Tensor) -> Tensor:

@@ -12,6 +12,7 @@ from tfsearch.core import keys
 from tfsearch.core.errors import RequestError
 from tfsearch.core.records import BuildKey, Status, ToolchainRecord
 from tfsearch.plugin.target import CompileOutcome, Source
+from tfsearch.toolchain.flags import defines
 
 NAME = "writer"
 VERSION = "1"
@@ -26,14 +27,15 @@ class NullCompiler:
         program = keys.digest_bytes(Path(__file__).read_bytes())
         self.record = ToolchainRecord(NAME, VERSION, {"writer": program})
 
-    def check_flags(self, flags: Sequence[str]) -> None:
-        """``RequestError`` for the first flag that is none of those."""
+    def check_flags(self, flags: Sequence[str], macros: Sequence[str] = ()) -> None:
+        """``RequestError`` for the first flag that is none of those, or text that is no macro."""
         for flag in flags:
             if not FLAG.fullmatch(flag):
                 raise RequestError(
                     "toolchain.flag-rejected",
                     f"{NAME} rejects flag {flag!r}; it takes -O0 to -O3, -g and -f names",
                 )
+        defines(macros)
 
     def key(self, source: Source, flags: Sequence[str], macros: Sequence[str]) -> BuildKey:
         """Identity of the build; no headers are read."""

@@ -28,6 +28,10 @@ FEATURE_FLAGS = {
 }
 """Compiler flag of every feature an atom can need; the same in gcc, clang and zig."""
 
+PROBED = ("avx2", "fma", "f16c", "avx512f", "avx512bw", "avx512vl", "avx512dq")
+"""Features that flags are tried out with: their headers are those of most kernels, and every
+supported compiler knows them, whatever the processor."""
+
 
 class X86Compiler:
     """One C compiler. User flags follow the flags of the features, so they can override them."""
@@ -43,9 +47,11 @@ class X86Compiler:
         flags = keys.digest("flags", {"flags": self.toolchain.key_flags()})
         return replace(record, programs={**record.programs, "flags": flags})
 
-    def check_flags(self, flags: Sequence[str]) -> None:
-        """``RequestError`` for a flag that is unsafe or that the compiler rejects."""
-        self.toolchain.check_flags(flags)
+    def check_flags(self, flags: Sequence[str], macros: Sequence[str] = ()) -> None:
+        """``RequestError`` for what is unsafe, or what no kernel compiles with."""
+        self.toolchain.check_flags(
+            flags, macros, source=clib.kernel_source(), own_flags=feature_flags(PROBED)
+        )
 
     def key(self, source: Source, flags: Sequence[str], macros: Sequence[str]) -> BuildKey:
         """Identity of the build, the content of every header included."""

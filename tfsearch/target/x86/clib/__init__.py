@@ -36,3 +36,8 @@ def _expanded(name: str) -> str:
 def support_source() -> str:
     """``support.c`` with its headers as one self-contained translation unit."""
     return _expanded("support.c")
+
+
+def kernel_source() -> str:
+    """What every kernel includes, as one self-contained translation unit."""
+    return _expanded("kernel.h")
