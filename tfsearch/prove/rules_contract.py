@@ -224,7 +224,8 @@ def check_completion(site: CallSite) -> Iterable[str]:
     if completion is not Completion.IN_ORDER:
         yield (
             f"{site.atom.id} completes by {completion.value}; the interpreter knows "
-            f"{Completion.IN_ORDER.value} only, so nothing shows that its memory is awaited before it is used"
+            f"{Completion.IN_ORDER.value} only, so nothing shows that its "
+            f"memory is awaited before it is used"
         )
 
 
