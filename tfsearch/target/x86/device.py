@@ -163,7 +163,7 @@ def discovery() -> Discovery:
         usable_units(),
         memory,
     )
-    return Discovery(found, {name: reason for name in tiles} if reason else {})
+    return Discovery(found, dict.fromkeys(tiles, reason) if reason else {})
 
 
 NOMINAL = Processor(
