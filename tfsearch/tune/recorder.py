@@ -98,10 +98,11 @@ class Recorder:
         """Record the verdict on a recipe shape."""
         self._write(lambda store: store.record_proof(record))
 
-    def artifact(self, built: Path) -> tuple[str, Path]:
-        """Keep an executable: (digest, where it is now)."""
+    def artifact(self, built: Path, key: str) -> tuple[str, Path]:
+        """Keep an executable and note the key of its build: (digest, where it is now)."""
         try:
             digest = self.artifacts.put_file(built)
+            self.artifacts.note(key, digest)
         except NotSavedError as error:
             self._lose(error)
             return keys.digest_bytes(built.read_bytes()), built
@@ -133,11 +134,13 @@ class Recorder:
         return self.read(lambda store: store.duplicate(workload, schedule, key, statuses=statuses))
 
     def build(self, key: str) -> Built | None:
-        """A recorded build whose artifact is still in the user's own store, intact."""
+        """A recorded build whose artifact this user made, still in the own store and intact."""
         found = self.read(lambda store: store.find_build(key))
         if found is None or not self.artifacts.has(found.artifact):
             return None
         try:
+            if self.artifacts.noted(key) != found.artifact:
+                return None  # the record names a file of the store that is not this build
             return Built(found, self.artifacts.path(found.artifact))
         except UnavailableError as error:
             self._observer.warning(error.code, f"{error.message}; it is built again")
