@@ -431,6 +431,11 @@ class Scope:
                 return 1
 
     def _upper(self, form: Form) -> int:
+        common = gcd(*[coefficient for _, coefficient in form[1]])
+        if common > 1:
+            # Multiples of a step: what is rounded on the way then loses less than the step.
+            terms = tuple([(symbol, c // common) for symbol, c in form[1]])
+            return form[0] + common * self.upper((0, terms))
         ranks = self.algebra.ranks
         symbol, coefficient = form[1][0]
         for other, factor in form[1]:
