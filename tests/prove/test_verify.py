@@ -175,6 +175,44 @@ def test_atoms_that_complete_later_are_refused(completion):
     assert f"toy.load completes by {completion.value}" in found.message
 
 
+TAIL = """
+kernel k units 2 (in a: f32[4000, 1001] global align 64, out c: f32[8] global align 64) {
+  alloc r: f32[1, 8] register align 4
+  for i in 0..4000 {
+    for p in 0..1001 step 32 {
+      let n = min(32, 1001 - p)
+      if n % 8 != 0 {
+        toy.load(r[0, 0 :+ 8], a[i, p + n // 8 * 8 :+ 1])
+        toy.store(c[0 :+ 8], r[0, 0 :+ 8])
+      }
+    }
+  }
+}
+"""
+
+
+def test_dimensions_are_tried_one_by_one_where_together_they_are_too_many():
+    limits = replace(LIMITS, enumeration_points=100)
+    assert verify(parse_module(TAIL), TABLE, limits) == ()
+    (found,) = verify(parse_module(TAIL.replace(":+ 1]", ":+ 2]")), TABLE, limits)
+    assert found.code == "tir.window-bounds"
+    assert "dimension 1 covers 1000 to 1002 of a[4000, 1001]" in found.message
+    both = TAIL.replace("a[i, p + n", "a[i + 1, p + n")
+    (found,) = verify(parse_module(both), TABLE, limits)
+    assert found.code == "tir.window-bounds"
+    assert "dimension 0 covers 4000 to 4001" in found.message
+
+
+def test_a_window_of_no_elements_in_one_dimension_may_stand_anywhere_in_another():
+    def codes(extent):
+        text = TAIL.replace("a[i, p + n // 8 * 8 :+ 1]", f"a[i :+ {extent}, i]")
+        return {r.code for r in verify(parse_module(text), TABLE, LIMITS)}
+
+    assert "tir.window-bounds" in codes("1")
+    assert not codes("max(0, min(1, 1001 - i))") & {"tir.window-bounds", "tir.window-unproved"}
+    assert "tir.window-bounds" in codes("max(0, min(1, 1002 - i))")
+
+
 def test_places_count_from_the_module():
     module = prepared(3, 13)
     text = print_module(module)
