@@ -248,7 +248,10 @@ def _without_compiler(
     trial = stored.trial
     assert trial.build is not None
     key = trial.build.key
-    if trial.generator == place.target.generator_digest():
+    generator = place.target.generator_digest()
+    noted = identity.noted_source(place.artifacts, trial.schedule.key, generator)
+    own = trial.schedule.workload == trial.workload and noted == key.source
+    if own and trial.generator == generator:
         launch = store.launch(key.launch)
         if launch is not None:
             return Found(stored, launch, None), _stale(stored, {})

@@ -65,6 +65,7 @@ class Recorder:
         self._session: tuple[WorkloadRecord, SessionRecord] | None = None
         self._trials: dict[int, Trial] = {}
         self._finals: list[Final] = []
+        self._emitted: dict[str, SourceRecord] = {}
 
     def begin(self, workload: WorkloadRecord, session: SessionRecord) -> None:
         """Record the session before its first trial."""
@@ -88,11 +89,19 @@ class Recorder:
 
     def source(self, record: SourceRecord) -> None:
         """Record what the generator emits for a schedule."""
+        self._emitted[record.schedule] = record
         self._write(lambda store: store.record_source(record))
 
     def keep_source(self, source: Source, build: BuildRecord) -> None:
-        """Keep a winner's source for the fast path of lookups."""
-        self._write(lambda store: identity.keep_source(source, build, store, self.artifacts))
+        """Keep a winner's source for the fast path of lookups, and note what it was emitted for."""
+
+        def keep(store: Store) -> None:
+            identity.keep_source(source, build, store, self.artifacts)
+            for one in self._emitted.values():
+                if one.source == build.key.source:
+                    identity.note_source(self.artifacts, one.schedule, one.generator, one.source)
+
+        self._write(keep)
 
     def proof(self, record: ProofRecord) -> None:
         """Record the verdict on a recipe shape."""
