@@ -238,6 +238,17 @@ def test_a_record_that_names_another_file_of_the_store_serves_what_was_built(
     assert served(home) == built
 
 
+def test_what_this_user_tuned_is_found_without_lowering_anything(
+    home: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def lowered(self: Any, *of: Any) -> Any:
+        raise AssertionError("a lookup lowered a schedule")
+
+    monkeypatch.setattr(NullTarget, "problem", lowered)
+    built = artifact(home).read_bytes()
+    assert served(home) == built
+
+
 def test_an_executable_without_a_note_is_built_again_and_noted(
     home: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
