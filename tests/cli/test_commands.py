@@ -114,7 +114,7 @@ def test_without_a_compiler_only_kept_executables_are_served(
 ) -> None:
     monkeypatch.setattr(NullTarget, "compiler", NoCompiler.compiler)
     assert run("lookup", *GEMM).code == 0
-    for file in tuned.artifacts.glob("*/*"):
+    for file in tuned.artifacts.glob("??/*"):
         file.unlink()
     answer = run("lookup", *GEMM)
     assert answer.code == 5

@@ -21,10 +21,20 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
     elif request.param == "memory":
         yield "sqlite://"
     else:
-        server = os.environ.get(POSTGRES)
-        if not server:
-            pytest.skip(f"PostgreSQL: {POSTGRES} names no server")
-        yield from _postgres_schema(server)
+        yield from _postgres_schema(_server())
+
+
+@pytest.fixture
+def server_url() -> Iterator[str]:
+    """URL of an empty database on a PostgreSQL server."""
+    yield from _postgres_schema(_server())
+
+
+def _server() -> str:
+    server = os.environ.get(POSTGRES)
+    if not server:
+        pytest.skip(f"PostgreSQL: {POSTGRES} names no server")
+    return server
 
 
 def _postgres_schema(server: str) -> Iterator[str]:

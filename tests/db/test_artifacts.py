@@ -150,3 +150,58 @@ def test_a_read_marks_an_old_file_as_used(tmp_path: Path):
     store.get(DIGEST)
     (entry,) = store.entries()
     assert entry.used_at > 1e9
+
+
+MADE = hashlib.sha256(b"a build's key").hexdigest()
+
+
+def test_a_note_says_what_was_made_of_a_key(tmp_path: Path):
+    store = ArtifactStore(tmp_path / "artifacts")
+    assert store.noted(MADE) is None
+    digest = store.put(DATA)
+    store.note(MADE, digest)
+    store.note(MADE, digest)
+    assert store.noted(MADE) == digest
+    assert [entry.digest for entry in store.entries()] == [digest], "notes are no artifacts"
+    other = store.put(b"built again")
+    store.note(MADE, other)
+    assert store.noted(MADE) == other
+
+
+def test_notes_are_private(tmp_path: Path):
+    store = ArtifactStore(tmp_path / "artifacts")
+    store.note(MADE, DIGEST)
+    (note,) = (path for path in (store.folder / "notes").rglob("*") if path.is_file())
+    assert note.stat().st_mode & 0o777 == 0o600
+    assert note.parent.stat().st_mode & 0o777 == 0o700
+    assert note.parent.parent.stat().st_mode & 0o777 == 0o700
+
+
+@pytest.mark.parametrize("text", ["", DIGEST[:-1], DIGEST + "0", "x" * 64])
+def test_a_damaged_note_says_nothing(tmp_path: Path, text: str):
+    store = ArtifactStore(tmp_path / "artifacts")
+    store.note(MADE, DIGEST)
+    (note,) = (path for path in (store.folder / "notes").rglob("*") if path.is_file())
+    note.write_text(text)
+    assert store.noted(MADE) is None
+
+
+def test_notes_of_files_that_are_gone_are_removed(tmp_path: Path):
+    store = ArtifactStore(tmp_path / "artifacts")
+    other = hashlib.sha256(b"another key").hexdigest()
+    store.note(MADE, store.put(DATA))
+    store.note(other, store.put(b"short-lived"))
+    store.remove(hashlib.sha256(b"short-lived").hexdigest())
+    assert store.remove_idle_notes() == 1
+    assert (store.noted(MADE), store.noted(other)) == (DIGEST, None)
+
+
+@pytest.mark.parametrize("wrong", ["", "../" + DIGEST, DIGEST.upper()])
+def test_a_note_is_named_by_a_digest(tmp_path: Path, wrong: str):
+    store = ArtifactStore(tmp_path / "artifacts")
+    for call in (lambda: store.note(wrong, DIGEST), lambda: store.note(MADE, wrong)):
+        with pytest.raises(RequestError) as caught:
+            call()
+        assert caught.value.code == "artifacts.bad-digest"
+    with pytest.raises(RequestError):
+        store.noted(wrong)

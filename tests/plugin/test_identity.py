@@ -103,12 +103,19 @@ def test_a_schedule_of_something_else_is_refused(change: dict[str, str], code: s
     assert caught.value.code == code
 
 
+def noted(trial: Trial, artifacts: ArtifactStore) -> None:
+    assert trial.build is not None
+    generator = NullTarget().generator_digest()
+    identity.note_source(artifacts, trial.schedule.key, generator, trial.build.key.source)
+
+
 def test_an_unchanged_generator_and_a_kept_source_need_no_lowering(
     store: Store, artifacts: ArtifactStore
 ) -> None:
     trial, source = _trial()
     assert trial.build is not None
     identity.keep_source(source, trial.build, store, artifacts)
+    noted(trial, artifacts)
     verdict = identity.still_current(
         trial,
         target=NullTarget(),
@@ -123,10 +130,51 @@ def test_an_unchanged_generator_and_a_kept_source_need_no_lowering(
     assert verdict.build == trial.build.key
 
 
+def test_a_kept_source_counts_only_for_the_schedule_it_was_emitted_for(
+    store: Store, artifacts: ArtifactStore
+) -> None:
+    trial, source = _trial()
+    assert trial.build is not None
+    other = replace(source, text=source.text + "\n")
+    build = replace(trial.build, key=NullCompiler("null").key(other, (), ()))
+    noted(trial, artifacts)
+    identity.keep_source(other, build, store, artifacts)
+    verdict = identity.still_current(
+        replace(trial, build=build),  # a row that pairs the schedule with another kept source
+        target=NullTarget(),
+        problem=_problem,
+        compiler=NullCompiler("null"),
+        store=store,
+        artifacts=artifacts,
+    )
+    assert not verdict.current
+    assert verdict.relowered
+    assert "build.source" in verdict.differs
+
+
+def test_a_kept_source_of_another_workloads_schedule_does_not_count(
+    store: Store, artifacts: ArtifactStore
+) -> None:
+    trial, source = _trial()
+    assert trial.build is not None
+    identity.keep_source(source, trial.build, store, artifacts)
+    noted(trial, artifacts)
+    verdict = identity.still_current(
+        replace(trial, workload="0" * 64),
+        target=NullTarget(),
+        problem=_problem,
+        compiler=NullCompiler("null"),
+        store=store,
+        artifacts=artifacts,
+    )
+    assert verdict.relowered
+
+
 def test_a_damaged_kept_source_is_lowered_again(store: Store, artifacts: ArtifactStore) -> None:
     trial, source = _trial()
     assert trial.build is not None
     identity.keep_source(source, trial.build, store, artifacts)
+    noted(trial, artifacts)
     digest = trial.build.key.source
     (artifacts.folder / digest[:2] / digest[2:]).write_bytes(b"{}")
     verdict = identity.still_current(

@@ -102,6 +102,14 @@ def test_shares_of_units_are_exact():
         assert bounds(scope, r) == (0, rows - 1)
 
 
+def test_distances_inside_a_share_are_whole_steps():
+    share, j = Var(UNIT) % 4, Var("j")
+    first, last = share * 195 // 4, (share + 1) * 195 // 4
+    scope = scope_of(8, ("j", first, minimum(last, 194), 1))
+    assert bounds(scope, (last - first) * 16) == (48 * 16, 49 * 16)
+    assert bounds(scope, (j - first) * 16 + 16) == (16, 49 * 16)
+
+
 def test_steps_reach_the_last_multiple_only():
     j = Var("j")
     scope = scope_of(1, ("j", 0, 96, 16))

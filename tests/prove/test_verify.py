@@ -1,9 +1,13 @@
 """Each rule of the verifier: what it refuses, with place and numbers, and what it accepts."""
 
+from dataclasses import replace
+
 import pytest
 
 from tests.prove.kernels import gemm, prepared, row_sum
-from tests.prove.toy import LIMITS, TABLE
+from tests.prove.toy import ATOMS, LIMITS, TABLE
+from tfsearch.atoms.contract import Completion, Effects
+from tfsearch.atoms.table import AtomTable
 from tfsearch.ir.tir.text import parse_module, print_module
 from tfsearch.prove.limits import Limits
 from tfsearch.prove.verify import verify
@@ -82,6 +86,13 @@ CASES = [
     ("l: f32[16] local align 32", "l: f32[16] local align 16", "tir.operand-alignment"),
     ("unrolled v", "for v", "tir.register-index"),
     ("unrolled v in 0..3", "unrolled v in 0..min(3, i)", "tir.unroll-bounds"),
+    ("unrolled v in 0..3", "unrolled v in i..i + 3", "tir.unroll-bounds"),
+    ("unrolled v in 0..3", "unrolled v in i - i..3", "tir.unroll-bounds"),
+    ("unrolled v in 0..3", "let w = 3 unrolled v in 0..w", "tir.unroll-bounds"),
+    ("r[v, 0 :+ 8])\n    }", "r[i - i + v, 0 :+ 8])\n    }", "tir.register-index"),
+    ("    toy.store(c[i, v * 8 :+ 8], r[v", "let w = v toy.store(c[i, v * 8 :+ 8], r[w",
+     "tir.register-index"),
+    ("toy.store(l[0 :+ 8], r[3", "let w = 3 toy.store(l[0 :+ 8], r[w", "tir.register-index"),
     ("unrolled v in 0..3", "unrolled v in 0..3 step 0", "tir.loop-step"),
     ("unrolled v in 0..3", "unrolled v in 0..3 step -1", "tir.loop-step"),
     ("unrolled v in 0..3", "unrolled v in 0..3 unroll 0", "tir.loop-unroll"),
@@ -138,6 +149,68 @@ def test_a_refusal_quotes_the_statement_and_the_numbers():
         "dimension 1 covers 17 to 25 of a[16, 24] at unit=0, i=0, v=2; must stay within 0 to 24"
         in (found.message)
     )
+
+
+def test_an_unrolled_loop_is_refused_where_it_stands():
+    (found,) = refusals("unrolled v in 0..3", "unrolled v in i..i + 3")
+    assert found.where.startswith("k:9:5: unrolled v in i..i + 3")
+    assert "i..i + 3; both bounds must be literals" in found.message
+
+
+def test_bounds_of_an_unrolled_loop_may_name_outer_unrolled_variables():
+    kernel = BASE.replace("unrolled v in 0..3 {", "unrolled o in 0..3 { unrolled v in o..o + 1 {")
+    kernel = kernel.replace("    }\n  }\n  toy.barrier", "    }\n }\n  }\n  toy.barrier")
+    assert verify(parse_module(kernel), TABLE, LIMITS) == ()
+
+
+@pytest.mark.parametrize("completion", [c for c in Completion if c is not Completion.IN_ORDER])
+def test_atoms_that_complete_later_are_refused(completion):
+    late = [
+        replace(atom, effects=Effects(completion)) if atom.id == "toy.load" else atom
+        for atom in ATOMS
+    ]
+    (found,) = verify(parse_module(BASE), AtomTable(late, {"base"}), LIMITS)
+    assert found.code == "tir.completion"
+    assert found.where.startswith("k:10:7: toy.load(r[v, 0 :+ 8]")
+    assert f"toy.load completes by {completion.value}" in found.message
+
+
+TAIL = """
+kernel k units 2 (in a: f32[4000, 1001] global align 64, out c: f32[8] global align 64) {
+  alloc r: f32[1, 8] register align 4
+  for i in 0..4000 {
+    for p in 0..1001 step 32 {
+      let n = min(32, 1001 - p)
+      if n % 8 != 0 {
+        toy.load(r[0, 0 :+ 8], a[i, p + n // 8 * 8 :+ 1])
+        toy.store(c[0 :+ 8], r[0, 0 :+ 8])
+      }
+    }
+  }
+}
+"""
+
+
+def test_dimensions_are_tried_one_by_one_where_together_they_are_too_many():
+    limits = replace(LIMITS, enumeration_points=100)
+    assert verify(parse_module(TAIL), TABLE, limits) == ()
+    (found,) = verify(parse_module(TAIL.replace(":+ 1]", ":+ 2]")), TABLE, limits)
+    assert found.code == "tir.window-bounds"
+    assert "dimension 1 covers 1000 to 1002 of a[4000, 1001]" in found.message
+    both = TAIL.replace("a[i, p + n", "a[i + 1, p + n")
+    (found,) = verify(parse_module(both), TABLE, limits)
+    assert found.code == "tir.window-bounds"
+    assert "dimension 0 covers 4000 to 4001" in found.message
+
+
+def test_a_window_of_no_elements_in_one_dimension_may_stand_anywhere_in_another():
+    def codes(extent):
+        text = TAIL.replace("a[i, p + n // 8 * 8 :+ 1]", f"a[i :+ {extent}, i]")
+        return {r.code for r in verify(parse_module(text), TABLE, LIMITS)}
+
+    assert "tir.window-bounds" in codes("1")
+    assert not codes("max(0, min(1, 1001 - i))") & {"tir.window-bounds", "tir.window-unproved"}
+    assert "tir.window-bounds" in codes("max(0, min(1, 1002 - i))")
 
 
 def test_places_count_from_the_module():

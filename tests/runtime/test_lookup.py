@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
@@ -15,11 +16,12 @@ from tfsearch.core.errors import NoCandidateError, NotRecordedError, RequestErro
 from tfsearch.core.records import ServedBy
 from tfsearch.core.settings import Settings
 from tfsearch.db import ArtifactStore, open_store
+from tfsearch.ir.hir.named import named_workload
 from tfsearch.ir.workload import Workload
 from tfsearch.plugin import registry
 from tfsearch.plugin.target import Device, Prediction, Problem
-from tfsearch.runtime import Fallback, Kernel, empty
-from tfsearch.runtime.serving import Missed
+from tfsearch.runtime import Fallback, Kernel, empty, serving
+from tfsearch.runtime.serving import Missed, Question
 from tfsearch.space import Points
 from tfsearch.target.null import NullTarget
 from tfsearch.target.null import compiler as null_compiler
@@ -227,6 +229,79 @@ def test_a_damaged_executable_is_never_loaded(home: Settings) -> None:
     a, b = inputs()
     assert np.array_equal(look()(a, b), a @ b)
     assert path.read_bytes() == before
+
+
+def named_by_a_record(home: Settings, data: bytes) -> str:
+    """Put a file into the own store and have the latest final's winner name it; its digest."""
+    digest = ArtifactStore(home.artifacts).put(data)
+    store = open_store(home.database_url)
+    (workload,) = {w.key for w in store.workloads()}
+    stored = store.latest_final(workload)
+    assert stored is not None
+    winner = store.trial(stored.final.winner)
+    assert winner is not None
+    assert winner.trial.build is not None
+    build = replace(winner.trial.build, artifact=digest)
+    forged = store.record_trial(replace(winner.trial, index=1000, build=build))
+    entries = tuple(
+        replace(entry, trial=forged) if entry.trial == stored.final.winner else entry
+        for entry in stored.final.entries
+    )
+    store.record_final(replace(stored.final, winner=forged, entries=entries))
+    assert artifact(home) == ArtifactStore(home.artifacts).path(digest)
+    store.close()
+    return digest
+
+
+def served(home: Settings) -> bytes:
+    """Content of the executable that a lookup loads."""
+    question = Question(named_workload("gemm", GEMM), target="null")
+    place = serving.resolve(question, home)
+    with serving.opened(home) as store:
+        return serving.executable(place, serving.exact(place, store)).read_bytes()
+
+
+def test_a_record_that_names_another_file_of_the_store_serves_what_was_built(
+    home: Settings,
+) -> None:
+    built = artifact(home).read_bytes()
+    named_by_a_record(home, b"another kernel of this user")
+    assert served(home) == built
+
+
+def test_what_this_user_tuned_is_found_without_lowering_anything(
+    home: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def lowered(self: Any, *of: Any) -> Any:
+        raise AssertionError("a lookup lowered a schedule")
+
+    monkeypatch.setattr(NullTarget, "problem", lowered)
+    built = artifact(home).read_bytes()
+    assert served(home) == built
+
+
+def test_an_executable_without_a_note_is_built_again_and_noted(
+    home: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    built = artifact(home).read_bytes()
+    named_by_a_record(home, b"another kernel of this user")
+    shutil.rmtree(home.artifacts / "notes")
+    builds: list[object] = []
+    real = serving.build
+    monkeypatch.setattr(serving, "build", lambda *of: builds.append(of) or real(*of))
+    assert served(home) == built
+    assert len(builds) == 1
+    assert served(home) == built
+    assert len(builds) == 1, "the note of the build on demand is found"
+
+
+def test_without_a_compiler_an_executable_without_a_note_is_unavailable(
+    home: Settings, no_compiler: None
+) -> None:
+    shutil.rmtree(home.artifacts / "notes")
+    with pytest.raises(UnavailableError, match="not built by this user") as caught:
+        look()
+    assert caught.value.code == "lookup.no-compiler"
 
 
 @pytest.fixture

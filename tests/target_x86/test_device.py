@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterator
 from dataclasses import fields, replace
 from pathlib import Path
 
@@ -190,10 +192,57 @@ def test_a_machine_that_is_no_x86_has_no_device(
 ) -> None:
     (tmp_path / "cpuinfo").write_text(ARM)
     monkeypatch.setattr(device_module, "CPUINFO", tmp_path / "cpuinfo")
-    device_module.processor.cache_clear()
+    device_module.discovery.cache_clear()
     try:
         assert target.devices() == ()
         assert "x86-64" in target.absence()
     finally:
         monkeypatch.undo()
-        device_module.processor.cache_clear()
+        device_module.discovery.cache_clear()
+
+
+# The tile registers ------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def emerald(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[pytest.MonkeyPatch]:
+    """A machine whose /proc/cpuinfo lists tile features."""
+    (tmp_path / "cpuinfo").write_text(EMERALD)
+    monkeypatch.setattr(device_module, "CPUINFO", tmp_path / "cpuinfo")
+    device_module.discovery.cache_clear()
+    yield monkeypatch
+    monkeypatch.undo()
+    device_module.discovery.cache_clear()
+
+
+def test_tile_features_that_the_system_withholds_are_dropped_with_the_reason(
+    emerald: pytest.MonkeyPatch,
+) -> None:
+    emerald.setattr(device_module, "tile_refusal", lambda: "refused: Operation not permitted")
+    (device,) = target.devices()
+    assert not [name for name in device.record.features if name.startswith("amx")]
+    assert "avx512f" in device.record.features
+    assert device.facts["without amx_bf16 amx_tile"] == "refused: Operation not permitted"
+    assert kit_of(device_module.processor(), target.atoms(device), documents()[0]).tiles == 0
+
+
+def test_tile_features_that_the_system_grants_stay(emerald: pytest.MonkeyPatch) -> None:
+    emerald.setattr(device_module, "tile_refusal", lambda: "")
+    (device,) = target.devices()
+    assert {"amx_bf16", "amx_tile"} <= set(device.record.features)
+    assert not [name for name in device.facts if name.startswith("without")]
+
+
+def test_a_refused_request_for_tile_registers_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
+    if os.uname().machine != "x86_64":
+        pytest.skip("x86-64: the request is a system call of x86-64")
+    monkeypatch.setattr(device_module, "XFEATURE_XTILEDATA", 1 << 20)  # no such state: refused
+    reason = device_module.tile_refusal()
+    assert reason.startswith("the system refuses the tile registers: ")
+
+
+def test_other_machines_are_not_asked_for_tile_registers(monkeypatch: pytest.MonkeyPatch) -> None:
+    system = os.uname()
+    other = os.uname_result((*system[:4], "aarch64"))
+    monkeypatch.setattr(device_module.os, "uname", lambda: other)
+    assert "x86-64" in device_module.tile_refusal()

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -10,7 +13,11 @@ from tfsearch.core.errors import RequestError
 from tfsearch.ir.hir.builtins import build_workload
 from tfsearch.ir.hir.types import TensorType
 from tfsearch.ir.workload import Workload
+from tfsearch.prove.verify import verify
+from tfsearch.space import Point
 from tfsearch.target.x86 import target
+from tfsearch.target.x86.device import NOMINAL
+from tfsearch.target.x86.problem import X86Problem
 
 
 def recipes(workload: Workload) -> set[str]:
@@ -66,3 +73,46 @@ def test_narrower_registers_and_fewer_features_give_other_spaces() -> None:
 
 def _names(level: str) -> list[str]:
     return [recipe.name for recipe in problem(gemm(m=64, n=64, k=64), level).space.recipes]
+
+
+SHARES = {
+    "unroll": 1, "prefetch": 0, "stream": False, "finish": "after", "units": 8, "grid_o": 1,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("sizes", "constant", "recipe", "params"),
+    [
+        (
+            (1224, 3107, 284),
+            (),
+            "contraction.blocked.x86.fma.f32x8",
+            {"rows": 4, "columns": 2, "kc": 256, "m_tiles": 16, "n_tiles": 64, "order": "mkn",
+             "inner": "mn", "pack_a": "panel", "pack_b": "none", "grid_m": 2, "grid_k": 1},
+        ),
+        (
+            (3031, 2217, 913),
+            ("b",),
+            "contraction.blocked.x86.fma.f32x16",
+            {"rows": 2, "columns": 1, "kc": 64, "m_tiles": 512, "n_tiles": 8, "order": "mkn",
+             "inner": "mn", "pack_a": "none", "pack_b": "block", "grid_m": 2, "grid_k": 1},
+        ),
+        (
+            (3801, 55, 1993),
+            ("b",),
+            "contraction.blocked.x86.amx.dpbf16ps",
+            {"rows": 2, "columns": 1, "kc": 32, "m_tiles": 64, "n_tiles": 1, "order": "mkn",
+             "inner": "nm", "pack_a": "rows", "pack_b": "block", "grid_m": 2, "grid_k": 4},
+        ),
+    ],
+)  # fmt: skip
+def test_legal_points_of_odd_sizes_on_many_units_are_proved(
+    sizes: tuple[int, int, int], constant: tuple[str, ...], recipe: str, params: dict[str, Any]
+) -> None:
+    options = dict(zip("mnk", sizes, strict=True))
+    workload = build_workload("gemm", {**options, "dtype": "bf16"}, constant_inputs=constant)
+    atoms = target.atoms(target.nominal())
+    problem = X86Problem(workload, replace(NOMINAL, units=8), atoms)
+    point = Point(recipe, {**SHARES, **params})
+    assert problem.space.check(point) == ()
+    assert verify(problem.lower(point), atoms, target.limits(target.nominal())) == ()

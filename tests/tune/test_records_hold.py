@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -9,7 +10,7 @@ import pytest
 
 from tests.tune.helpers import Watcher, run
 from tfsearch.core.settings import Settings
-from tfsearch.db import Store
+from tfsearch.db import ArtifactStore, Store
 from tfsearch.ir.tir.nodes import Module
 from tfsearch.ir.workload import Workload
 from tfsearch.plugin import registry
@@ -18,6 +19,7 @@ from tfsearch.space import Point
 from tfsearch.target.null import NullTarget
 from tfsearch.target.null.problem import NullProblem
 from tfsearch.tune import TrialEnded, TuneRequest, resolve
+from tfsearch.tune.recorder import Recorder
 
 
 class Refactored(NullTarget):
@@ -137,11 +139,43 @@ def test_artifacts_that_are_gone_are_built_again(
 
 def test_a_damaged_artifact_is_never_run(gemm: Workload, store: Store, home: Settings) -> None:
     run(gemm, store, home, trials=1)
-    for path in home.artifacts.rglob("*"):
-        if path.is_file():
-            path.write_bytes(b"something else")
+    for entry in ArtifactStore(home.artifacts).entries():
+        (home.artifacts / entry.digest[:2] / entry.digest[2:]).write_bytes(b"something else")
     watcher = Watcher()
     report = run(gemm, store, home, trials=1, observer=watcher)
     assert "artifacts.wrong-hash" in watcher.warnings
     assert report.best is not None
     assert report.best.verified
+
+
+def test_a_recorded_build_counts_only_where_this_user_made_its_file(
+    gemm: Workload, store: Store, home: Settings
+) -> None:
+    run(gemm, store, home)
+    builds = [one.trial.build for one in store.trials() if one.trial.build is not None]
+    artifacts = ArtifactStore(home.artifacts)
+    recorder = Recorder(store, artifacts, Watcher())
+    for build in builds:
+        found = recorder.build(build.key.key)
+        assert found is not None
+        assert found.record.artifact == build.artifact
+    other = artifacts.put(b"another file of this user")
+    artifacts.note(builds[0].key.key, other)
+    assert recorder.build(builds[0].key.key) is None
+    shutil.rmtree(home.artifacts / "notes")
+    assert [recorder.build(build.key.key) for build in builds] == [None] * len(builds)
+
+
+def test_a_file_that_a_record_names_and_nobody_made_is_built_again(
+    gemm: Workload, store: Store, home: Settings
+) -> None:
+    run(gemm, store, home)
+    shutil.rmtree(home.artifacts / "notes")
+    after = run(gemm, store, home)
+    assert after.exit_code == 0
+    artifacts = ArtifactStore(home.artifacts)
+    assert after.best is not None
+    winner = store.trial(after.best.trial)
+    assert winner is not None
+    assert winner.trial.build is not None
+    assert artifacts.noted(winner.trial.build.key.key) == winner.trial.build.artifact

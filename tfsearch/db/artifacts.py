@@ -1,7 +1,8 @@
 """The user's own artifact store: files named by the SHA-256 of their content.
 
 Only this store's files are ever loaded as executables, so the folder has to be private and
-every read is checked against the name.
+every read is checked against the name. Notes say what this user made a file from: whoever can
+write the database can name any file of the store in a record, but cannot write notes.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from tfsearch.core import keys
 from tfsearch.core.errors import NotSavedError, RequestError, UnavailableError
 
 _DIGEST = re.compile(r"[0-9a-f]{64}")
+_NOTES = "notes"
 _TEMPORARY = ".incoming-"
 _STALE_TEMPORARY_S = 3600.0
 _TOUCH_AFTER_S = 86400.0
@@ -37,6 +39,7 @@ class ArtifactEntry:
 class ArtifactStore:
     """Content-addressed files under ``folder`` in two levels: 256 folders, then the files.
 
+    Notes lie in ``notes`` beside them in the same way, named by what was made.
     The folder is created with mode 0700 on the first write. A folder that another user owns or
     that others may write to is refused with ``RequestError("artifacts.unsafe-folder")``.
     """
@@ -108,6 +111,50 @@ class ArtifactStore:
         except OSError as error:
             raise _not_saved(error, path) from error
 
+    def note(self, made: str, digest: str) -> None:
+        """Note that this user made the file ``digest`` from ``made``, a digest too.
+
+        A build's key is noted with its executable. The latest note counts. ``NotSavedError``
+        as in :meth:`put`.
+        """
+        path, data = self._note_path(made), _checked(digest).encode()
+        try:
+            if self._holds(path, data):
+                return
+            self._make_folder(path.parent.parent)
+            path.parent.mkdir(mode=0o700, exist_ok=True)
+            self._write(path, data)
+        except OSError as error:
+            raise _not_saved(error, path) from error
+
+    def noted(self, made: str) -> str | None:
+        """Digest of the file that this user made from ``made``; None without a note."""
+        path = self._note_path(made)
+        try:
+            with open(path, "rb") as file:
+                data = file.read(65)
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise UnavailableError(
+                "artifacts.unreadable", f"note {path} cannot be read: {error.strerror}"
+            ) from error
+        text = data.decode("ascii", "replace")
+        return text if _DIGEST.fullmatch(text) else None
+
+    def remove_idle_notes(self) -> int:
+        """Delete notes of files that are gone; returns how many."""
+        count = 0
+        for path in sorted((self.folder / _NOTES).glob("??/*")):
+            digest = self.noted(path.parent.name + path.name)
+            if digest is None or not self.has(digest):
+                try:
+                    path.unlink(missing_ok=True)
+                except OSError as error:
+                    raise _not_saved(error, path) from error
+                count += 1
+        return count
+
     def entries(self) -> Iterator[ArtifactEntry]:
         """Every stored file, in no particular order."""
         for path in self._files():
@@ -144,11 +191,10 @@ class ArtifactStore:
                 yield from parent.iterdir()
 
     def _path(self, digest: str) -> Path:
-        if not _DIGEST.fullmatch(digest):
-            raise RequestError(
-                "artifacts.bad-digest", f"{digest[:80]!r} is not 64 lower-case hex digits"
-            )
-        return self.folder / digest[:2] / digest[2:]
+        return self.folder / _checked(digest)[:2] / digest[2:]
+
+    def _note_path(self, made: str) -> Path:
+        return self.folder / _NOTES / _checked(made)[:2] / made[2:]
 
     @staticmethod
     def _holds(path: Path, data: bytes) -> bool:
@@ -210,6 +256,14 @@ class ArtifactStore:
         except OSError as error:
             if error.errno != errno.EROFS:
                 raise
+
+
+def _checked(digest: str) -> str:
+    if not _DIGEST.fullmatch(digest):
+        raise RequestError(
+            "artifacts.bad-digest", f"{digest[:80]!r} is not 64 lower-case hex digits"
+        )
+    return digest
 
 
 def _not_saved(error: OSError, path: Path) -> NotSavedError:

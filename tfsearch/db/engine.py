@@ -11,7 +11,7 @@ import time
 import urllib.parse
 import weakref
 from collections.abc import Callable, Generator
-from typing import TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from sqlalchemy import Connection, Engine, create_engine, event, exc
 from sqlalchemy.engine import URL
@@ -20,10 +20,16 @@ from sqlalchemy.pool import QueuePool, StaticPool
 from tfsearch.core.errors import TfsearchError
 from tfsearch.db import errors
 
+if TYPE_CHECKING:
+    from sqlalchemy.engine.interfaces import DBAPIConnection
+    from sqlalchemy.pool import ConnectionPoolEntry
+
 T = TypeVar("T")
 
 DEFAULT_TIMEOUT_S = 10.0
 _WRITING = "tfsearch_writing"
+MOST_CONFLICTS = 5
+"""How often a transaction is begun that a server undoes in favour of others."""
 # docs/decisions/0003-sqlite-durability.md says why FULL.
 _PRAGMAS = ("PRAGMA foreign_keys=ON", "PRAGMA synchronous=FULL", "PRAGMA cache_size=-16384")
 
@@ -108,10 +114,11 @@ class Database:
         return self._run(self._engine, work, writing=False)
 
     def write(self, work: Callable[[Connection], T]) -> T:
-        """Run ``work`` in one transaction that holds the write lock from its start.
+        """Run ``work`` in one transaction; on SQLite it holds the write lock from its start.
 
-        Committed when this returns, undone when it raises. ``NotSavedError`` when the database
-        is read-only, locked for longer than the wait, or on a full disk.
+        Committed when this returns, undone when it raises. A server may undo it in favour of
+        another transaction: then ``work`` runs again. ``NotSavedError`` when the database is
+        read-only, locked for longer than the wait, or on a full disk.
         """
         if self.read_only:
             raise errors.read_only(errors.describe(self.url))
@@ -131,7 +138,9 @@ class Database:
     def _run(self, engine: Engine, work: Callable[[Connection], T], *, writing: bool) -> T:
         deadline = time.monotonic() + self.timeout_s
         with _gate.transaction(), self._serial if self.in_memory else contextlib.nullcontext():
+            attempt = 0
             while True:
+                attempt += 1
                 begun = False
                 try:
                     with engine.connect() as connection:  # undoes what is not committed
@@ -145,6 +154,7 @@ class Database:
                     raise
                 except (exc.SQLAlchemyError, sqlite3.Error) as error:
                     again = errors.is_busy(error) and not (writing and begun)
+                    again |= errors.is_undone(error) and attempt < MOST_CONFLICTS
                     if not again or time.monotonic() >= deadline:
                         # The driver's exception may carry the connection string: cut it off.
                         raise errors.translate(error, self.url, writing=writing) from None
@@ -153,9 +163,12 @@ class Database:
 
     def _make_engine(self) -> Engine:
         if not self.is_sqlite:
-            return create_engine(
+            engine = create_engine(
                 self.url, pool_pre_ping=True, connect_args={"connect_timeout": int(self.timeout_s)}
             )
+            event.listen(engine, "connect", self._bound_waits)
+            event.listen(engine, "begin", _begin_server)
+            return engine
         engine = create_engine(
             self.url,
             creator=self._connect_sqlite,
@@ -163,6 +176,14 @@ class Database:
         )
         event.listen(engine, "begin", _begin_sqlite)
         return engine
+
+    def _bound_waits(self, connection: DBAPIConnection, _: ConnectionPoolEntry) -> None:
+        """A new connection to a server gives up a wait for a lock after ``timeout_s``."""
+        milliseconds = max(int(self.timeout_s * 1000), 1)  # 0 would be no bound
+        cursor = connection.cursor()
+        cursor.execute(f"SET lock_timeout = {milliseconds}")
+        cursor.close()
+        connection.commit()
 
     def _connect_sqlite(self) -> sqlite3.Connection:
         name = ":memory:"
@@ -190,3 +211,14 @@ def _begin_sqlite(connection: Connection) -> None:
     # was faster (SQLITE_BUSY_SNAPSHOT), so writers take the lock first.
     writing = connection.get_execution_options().get(_WRITING)
     connection.exec_driver_sql("BEGIN IMMEDIATE" if writing else "BEGIN")
+
+
+def _begin_server(connection: Connection) -> None:
+    # A reader sees one snapshot in all its statements. A writer has to see rows that another
+    # one committed first (writing.intern), whatever the server's default is.
+    writing = bool(connection.get_execution_options().get(_WRITING))
+    raw = connection.connection.dbapi_connection
+    dialect = cast("Any", connection.dialect)  # SQLAlchemy has no types for these two
+    dialect.set_isolation_level(raw, "READ COMMITTED" if writing else "REPEATABLE READ")
+    # None leaves it to the login's own default, which may forbid writing.
+    dialect.set_readonly(raw, None if writing else True)

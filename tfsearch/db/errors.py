@@ -29,7 +29,8 @@ _NOT_SAVED_IO = (
 )
 # PostgreSQL error classes, appendix A of its manual: "PostgreSQL Error Codes".
 _PG_FULL = "53100"
-_PG_LOCKED = ("55P03", "40P01", "40001", "57014")
+_PG_UNDONE = ("40P01", "40001")
+_PG_LOCKED = ("55P03", "57014", *_PG_UNDONE)
 _PG_READ_ONLY = ("25006", "42501")
 
 
@@ -42,6 +43,11 @@ def sqlite_name(error: BaseException) -> str:
 def is_busy(error: BaseException) -> bool:
     """Whether waiting and trying again may help."""
     return sqlite_name(error).startswith(BUSY)
+
+
+def is_undone(error: BaseException) -> bool:
+    """Whether a server undid the transaction for another's sake: a deadlock, a conflict."""
+    return _sqlstate(error) in _PG_UNDONE
 
 
 def translate(error: BaseException, url: URL, *, writing: bool) -> TfsearchError:
@@ -91,8 +97,7 @@ def _translate_server(error: BaseException, url: URL, place: str) -> TfsearchErr
             "db.driver-missing",
             f"no driver for {place}; install one (for PostgreSQL: pip install psycopg[binary])",
         )
-    cause = error.orig if isinstance(error, exc.DBAPIError) else error
-    state = str(getattr(cause, "sqlstate", None) or "")
+    state = _sqlstate(error)
     if state == _PG_FULL:
         return NotSavedError("db.disk-full", f"no space left on the server of {place}")
     if state in _PG_LOCKED:
@@ -148,6 +153,12 @@ def _cannot_open(url: URL, *, writing: bool) -> TfsearchError:
     if writing:
         return read_only(place)
     return UnavailableError("db.io-error", f"{place} cannot be opened")
+
+
+def _sqlstate(error: BaseException) -> str:
+    """The server's code for an exception, or an empty string."""
+    cause = error.orig if isinstance(error, exc.DBAPIError) else error
+    return str(getattr(cause, "sqlstate", None) or "")
 
 
 def _is_io(name: str) -> bool:

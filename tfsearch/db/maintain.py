@@ -282,5 +282,6 @@ def collect(
         number -= 1
     if not dry_run:
         artifacts.remove_stale_temporaries()
+        artifacts.remove_idle_notes()
     over_limit = 0 if limits.max_bytes is None else max(0, size - limits.max_bytes)
     return GcReport(tuple(removed), removed_bytes, number, size, over_limit, dry_run)

@@ -210,6 +210,24 @@ def keep_source(source: Source, build: BuildRecord, store: Store, artifacts: Art
     store.record_launch(source.launch)
 
 
+def note_source(artifacts: ArtifactStore, schedule: str, generator: str, source: str) -> None:
+    """Note what this user's generator emitted for a schedule (all by digest).
+
+    The fast path of :func:`still_current` goes by such notes: a database may say anything.
+    ``NotSavedError`` if it cannot be noted.
+    """
+    artifacts.note(_emission(schedule, generator), source)
+
+
+def noted_source(artifacts: ArtifactStore, schedule: str, generator: str) -> str | None:
+    """Digest of what this user's generator emitted for a schedule; None without a note."""
+    return artifacts.noted(_emission(schedule, generator))
+
+
+def _emission(schedule: str, generator: str) -> str:
+    return keys.digest("emission", {"schedule": schedule, "generator": generator})
+
+
 def _kept_source(
     trial: Trial,
     recorded: BuildKey,
@@ -218,7 +236,7 @@ def _kept_source(
     artifacts: ArtifactStore | None,
 ) -> Source | None:
     """The recorded source, if today's generator is the one that emitted it and it was kept."""
-    if store is None or artifacts is None:
+    if store is None or artifacts is None or trial.schedule.workload != trial.workload:
         return None
     generator = target.generator_digest()
     if trial.generator != generator:
@@ -226,6 +244,8 @@ def _kept_source(
         if known is None or (known.source, known.launch) != (recorded.source, recorded.launch):
             return None
     if not artifacts.has(recorded.source):
+        return None
+    if noted_source(artifacts, trial.schedule.key, generator) != recorded.source:
         return None
     launch = store.launch(recorded.launch)
     if launch is None:

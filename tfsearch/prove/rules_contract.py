@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from math import gcd
 
-from tfsearch.atoms.contract import Access
+from tfsearch.atoms.contract import Access, Completion
 from tfsearch.ir.tir.nodes import Buffer, Io, Scalar, Window
+from tfsearch.ir.tir.printer import print_expr
 from tfsearch.prove.forms import ZERO, Form, combine
 from tfsearch.prove.points import enumerate_points
 from tfsearch.prove.site import CallSite, ResolvedWindow, Rule
@@ -180,16 +181,16 @@ def alignment_of(site: CallSite, buffer: Buffer, operand: ResolvedWindow) -> int
 def check_register_index(site: CallSite) -> Iterable[str]:
     """Registers have names, not addresses: their indices are literals after unrolling."""
     out: list[str] = []
-    for operand in site.open:
+    for operand in site.windows:
         buffer = operand.buffer
         if not buffer.space.is_register:
             continue
-        for dim, start in enumerate(operand.starts):
-            if start[1] and not site.scope.static(start):
+        for dim, start in enumerate(operand.window.starts):
+            if not site.scope.expands(start):
                 out.append(
-                    f"{buffer.space.value} {buffer.name} is indexed by "
-                    f"{site.scope.algebra.text(start)} in dimension {dim}; only literals and "
-                    f"variables of unrolled loops can index registers"
+                    f"{buffer.space.value} {buffer.name} is indexed by {print_expr(start)} in "
+                    f"dimension {dim}; only literals and variables of unrolled loops can index "
+                    f"registers"
                 )
     return out
 
@@ -217,7 +218,19 @@ def _tile(shape: tuple[int, ...]) -> str:
     return "×".join(map(str, shape)) or "1"
 
 
+def check_completion(site: CallSite) -> Iterable[str]:
+    """Effects are complete when the next statement starts: no other completion is interpreted."""
+    completion = site.atom.effects.completion
+    if completion is not Completion.IN_ORDER:
+        yield (
+            f"{site.atom.id} completes by {completion.value}; the interpreter knows "
+            f"{Completion.IN_ORDER.value} only, so nothing shows that its "
+            f"memory is awaited before it is used"
+        )
+
+
 SIGNATURE_RULES: tuple[Rule[CallSite], ...] = (
+    Rule("tir.completion", check_completion),
     Rule("tir.operand-kind", check_kind),
     Rule("tir.write-to-input", check_io),
     Rule("tir.operand-space", check_space),

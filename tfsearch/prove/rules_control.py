@@ -40,11 +40,10 @@ def check_unrolled(site: Site) -> Iterable[str]:
     loop = loop_of(site)
     if loop.kind is not LoopKind.UNROLLED:
         return
-    start, stop = site.scope.form(loop.start), site.scope.form(loop.stop)
-    if not site.scope.static(combine(stop, start, -1)):
+    if not (site.scope.expands(loop.start) and site.scope.expands(loop.stop)):
         yield (
             f"unrolled loop {loop.name} runs {print_expr(loop.start)}..{print_expr(loop.stop)}; "
-            f"its trip count must be a literal once outer unrolled loops are expanded"
+            f"both bounds must be literals or expressions of outer unrolled loops' variables"
         )
 
 

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from math import gcd
 
-from tfsearch.ir.tir.expr import Expr
+from tfsearch.ir.tir.expr import Const, Expr, free_variables
 from tfsearch.ir.tir.nodes import UNIT
 from tfsearch.prove.forms import Algebra, Form, Term, combine, constant, scale
 
@@ -237,11 +237,20 @@ class Scope:
             out = gcd(out, coefficient * self._multiple(symbol))
         return out
 
-    def static(self, form: Form) -> bool:
-        """True where the form is a literal once unrolled loops are expanded."""
-        if not form[1]:
+    def expands(self, expr: Expr) -> bool:
+        """True where substituting the variables of unrolled loops makes the expression a literal.
+
+        This is what emitters do: they do not cancel terms, and a ``let`` stays a name.
+        """
+        if type(expr) is Const:
             return True
-        return all(self.ranges[v].static for v in self.algebra.variables_of(form))
+        for name in free_variables(expr):
+            symbol = self.algebra.single(self.names[name])
+            if symbol is None or self.algebra.names[symbol] != name:
+                return False
+            if not self.ranges[symbol].static:
+                return False
+        return True
 
     def per_unit(self, form: Form) -> bool:
         """True where the value may differ from unit to unit."""
@@ -422,6 +431,11 @@ class Scope:
                 return 1
 
     def _upper(self, form: Form) -> int:
+        common = gcd(*[coefficient for _, coefficient in form[1]])
+        if common > 1:
+            # Multiples of a step: what is rounded on the way then loses less than the step.
+            terms = tuple([(symbol, c // common) for symbol, c in form[1]])
+            return form[0] + common * self.upper((0, terms))
         ranks = self.algebra.ranks
         symbol, coefficient = form[1][0]
         for other, factor in form[1]:

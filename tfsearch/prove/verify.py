@@ -253,7 +253,7 @@ class _Checker:
         inner = divergent
         if self._meets and not inner:
             inner = loop_divergence(self._site(loop, path, ""), loop, start, stop)
-        static = loop.kind is LoopKind.UNROLLED and self.scope.static(start)
+        static = loop.kind is LoopKind.UNROLLED
         mark = self.scope.mark()
         self.scope.loop(loop.name, start, stop, loop.step, static=static)
         if self.scope.feasible:

@@ -249,7 +249,10 @@ def _without_compiler(
     trial = stored.trial
     assert trial.build is not None
     key = trial.build.key
-    if trial.generator == place.target.generator_digest():
+    generator = place.target.generator_digest()
+    noted = identity.noted_source(place.artifacts, trial.schedule.key, generator)
+    own = trial.schedule.workload == trial.workload and noted == key.source
+    if own and trial.generator == generator:
         launch = store.launch(key.launch)
         if launch is not None:
             return Found(stored, launch, None), _stale(stored, {})
@@ -270,13 +273,21 @@ def _stale(stored: StoredTrial, differs: Mapping[str, tuple[object, object]]) ->
 
 
 def executable(place: Place, found: Found) -> Path:
-    """The record's executable in the user's own store, built again when it is not there.
+    """What this user built of the record's key, from the own store, else built again.
 
-    ``UnavailableError`` when it has to be built and there is no compiler, or it fails.
+    The file that the record names counts only as far as a note of the own store agrees: anyone
+    who can write the database can name another one. ``UnavailableError`` when it has to be
+    built and there is no compiler, or it fails.
     """
-    store, digest = place.artifacts, found.build.artifact
+    store = place.artifacts
     try:
-        return store.path(digest)
+        own = store.noted(found.build.key.key)
+        if own is None:
+            raise UnavailableError(
+                "artifacts.foreign",
+                "the recorded kernel was not built by this user, so no file is loaded for it",
+            )
+        return store.path(own)
     except UnavailableError as error:
         if place.compiler is None:
             raise UnavailableError(
@@ -290,10 +301,12 @@ def executable(place: Place, found: Found) -> Path:
 
 
 def build(place: Place, compiler: Compiler, source: Source) -> Path:
-    """Compile a source into the user's own store (a temporary file where that cannot be written).
+    """Compile a source into the user's own store and note the key of the build.
 
-    :class:`BuildFailed` when the compiler fails.
+    The path is that of a temporary file where the store cannot be written. :class:`BuildFailed`
+    when the compiler fails.
     """
+    key = compiler.key(source, place.question.flags, place.question.macros).key
     with delivering():
         folder = Path(tempfile.mkdtemp(prefix="tfsearch-build-"))
         out = folder / "artifact"
@@ -310,7 +323,9 @@ def build(place: Place, compiler: Compiler, source: Source) -> Path:
         raise BuildFailed(outcome.status, outcome.log)
     store = place.artifacts
     try:
-        kept = store.path(store.put_file(out))
+        digest = store.put_file(out)
+        store.note(key, digest)
+        kept = store.path(digest)
     except NotSavedError:
         return out  # a read-only or full store: loaded from the private temporary folder
     _remove(folder)

@@ -81,7 +81,7 @@ class Builder:
         if outcome.status is not Status.OK:
             code = f"compile.{outcome.status.value.removeprefix('compile_')}"
             return Failure(outcome.status, code, "compile", shortened(outcome.log))
-        artifact, path = self._recorder.artifact(self._folder / tag)
+        artifact, path = self._recorder.artifact(self._folder / tag, tag)
         record = BuildRecord(key, artifact, outcome.seconds, outcome.resources, outcome.log)
         self._known[tag] = Built(record, path)
         return self._known[tag]

@@ -65,6 +65,7 @@ class Recorder:
         self._session: tuple[WorkloadRecord, SessionRecord] | None = None
         self._trials: dict[int, Trial] = {}
         self._finals: list[Final] = []
+        self._emitted: dict[str, SourceRecord] = {}
 
     def begin(self, workload: WorkloadRecord, session: SessionRecord) -> None:
         """Record the session before its first trial."""
@@ -88,20 +89,29 @@ class Recorder:
 
     def source(self, record: SourceRecord) -> None:
         """Record what the generator emits for a schedule."""
+        self._emitted[record.schedule] = record
         self._write(lambda store: store.record_source(record))
 
     def keep_source(self, source: Source, build: BuildRecord) -> None:
-        """Keep a winner's source for the fast path of lookups."""
-        self._write(lambda store: identity.keep_source(source, build, store, self.artifacts))
+        """Keep a winner's source for the fast path of lookups, and note what it was emitted for."""
+
+        def keep(store: Store) -> None:
+            identity.keep_source(source, build, store, self.artifacts)
+            for one in self._emitted.values():
+                if one.source == build.key.source:
+                    identity.note_source(self.artifacts, one.schedule, one.generator, one.source)
+
+        self._write(keep)
 
     def proof(self, record: ProofRecord) -> None:
         """Record the verdict on a recipe shape."""
         self._write(lambda store: store.record_proof(record))
 
-    def artifact(self, built: Path) -> tuple[str, Path]:
-        """Keep an executable: (digest, where it is now)."""
+    def artifact(self, built: Path, key: str) -> tuple[str, Path]:
+        """Keep an executable and note the key of its build: (digest, where it is now)."""
         try:
             digest = self.artifacts.put_file(built)
+            self.artifacts.note(key, digest)
         except NotSavedError as error:
             self._lose(error)
             return keys.digest_bytes(built.read_bytes()), built
@@ -133,11 +143,13 @@ class Recorder:
         return self.read(lambda store: store.duplicate(workload, schedule, key, statuses=statuses))
 
     def build(self, key: str) -> Built | None:
-        """A recorded build whose artifact is still in the user's own store, intact."""
+        """A recorded build whose artifact this user made, still in the own store and intact."""
         found = self.read(lambda store: store.find_build(key))
         if found is None or not self.artifacts.has(found.artifact):
             return None
         try:
+            if self.artifacts.noted(key) != found.artifact:
+                return None  # the record names a file of the store that is not this build
             return Built(found, self.artifacts.path(found.artifact))
         except UnavailableError as error:
             self._observer.warning(error.code, f"{error.message}; it is built again")

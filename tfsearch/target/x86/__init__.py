@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from tfsearch.atoms.table import AtomTable
@@ -14,7 +15,14 @@ from tfsearch.ir.workload import Workload
 from tfsearch.plugin.identity import generator_digest
 from tfsearch.plugin.target import Compiler, Device, Problem
 from tfsearch.prove.limits import Limits
-from tfsearch.target.x86.device import NOMINAL, SELECTOR, Processor, document_of, processor
+from tfsearch.target.x86.device import (
+    NOMINAL,
+    SELECTOR,
+    Processor,
+    discovery,
+    document_of,
+    processor,
+)
 
 if TYPE_CHECKING:
     from tfsearch.toolchain import DoctorRow
@@ -42,8 +50,10 @@ class X86Target:
 
     def devices(self) -> Sequence[Device]:
         """This machine's processor, when it is an x86-64."""
-        cpu = processor()
-        return (_device(cpu, SELECTOR),) if cpu.family else ()
+        found = discovery()
+        if not found.processor.family:
+            return ()
+        return (_device(found.processor, SELECTOR, found.withheld),)
 
     def nominal(self) -> Device:
         """A processor with every feature that the target uses."""
@@ -133,11 +143,16 @@ def _processor_of(record: DeviceRecord) -> Processor:
     return NOMINAL
 
 
-def _device(cpu: Processor, selector: str) -> Device:
-    facts: Mapping[str, Any] = {
+def _device(
+    cpu: Processor, selector: str, withheld: Mapping[str, str] = MappingProxyType({})
+) -> Device:
+    facts: dict[str, Any] = {
         "caches": list(cpu.caches),
         "document": document_of(cpu).name,
     }
+    for reason in dict.fromkeys(withheld.values()):
+        names = " ".join(name for name, why in withheld.items() if why == reason)
+        facts[f"without {names}"] = reason
     return Device(cpu.record, selector, facts, shares_cpu=True)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
@@ -20,6 +20,12 @@ CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
 _UNITS = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 MEMORY_STEP = 1 << 28
 """Memory sizes are rounded up to this: a kernel update reserves a few pages more or less."""
+TILE_FEATURES = "amx_"
+"""How the names of features begin that need the tile registers."""
+# Linux: arch/x86/include/uapi/asm/prctl.h and unistd_64.h, Documentation/arch/x86/xstate.rst.
+SYS_ARCH_PRCTL = 158
+ARCH_REQ_XCOMP_PERM = 0x1023
+XFEATURE_XTILEDATA = 18
 FALLBACK_CACHES = (32 << 10, 1 << 20, 8 << 20)
 
 
@@ -102,13 +108,52 @@ def usable_units() -> int:
         return os.cpu_count() or 1
 
 
-@cache
+def tile_refusal() -> str:
+    """Asks the system for the tile registers; why it refuses them, "" where it grants them.
+
+    A processor may list them while the system withholds them (an old kernel, a sandbox, an
+    alternate signal stack that is too small). What is granted holds for this process and its
+    forks; other processes ask for themselves.
+    """
+    import ctypes
+
+    if os.uname().machine != "x86_64" or ctypes.sizeof(ctypes.c_void_p) != 8:
+        return "only a 64-bit process on an x86-64 system can ask for the tile registers"
+    try:
+        call = ctypes.CDLL(None, use_errno=True).syscall
+    except (OSError, AttributeError) as error:
+        return f"the C library of this process makes no system calls: {error}"
+    call.restype = ctypes.c_long
+    call.argtypes = (ctypes.c_long,) * 3
+    if call(SYS_ARCH_PRCTL, ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA) == 0:
+        return ""
+    return f"the system refuses the tile registers: {os.strerror(ctypes.get_errno())}"
+
+
+@dataclass(frozen=True)
+class Discovery:
+    """The processor, and features that it lists but the system withholds, with the reason."""
+
+    processor: Processor
+    withheld: Mapping[str, str]
+
+
 def processor() -> Processor:
-    """The processor of this machine."""
+    """The processor of this machine, with the features that this process may use."""
+    return discovery().processor
+
+
+@cache
+def discovery() -> Discovery:
+    """What this machine has; ``/proc`` and ``/sys`` are read once, and nothing is compiled."""
     text = CPUINFO.read_text() if CPUINFO.exists() else ""
     vendor, family, model, stepping, features = parse_cpuinfo(text)
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    return Processor(
+    tiles = tuple(name for name in features if name.startswith(TILE_FEATURES))
+    reason = tile_refusal() if tiles else ""
+    if reason:
+        features = tuple(name for name in features if name not in tiles)
+    found = Processor(
         vendor,
         family,
         model,
@@ -118,6 +163,7 @@ def processor() -> Processor:
         usable_units(),
         memory,
     )
+    return Discovery(found, dict.fromkeys(tiles, reason) if reason else {})
 
 
 NOMINAL = Processor(
