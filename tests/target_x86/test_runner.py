@@ -17,10 +17,8 @@ from tfsearch.core.launch import EntrySpec, LaunchSpec
 from tfsearch.core.records import Status
 from tfsearch.target.x86 import support, target
 from tfsearch.target.x86.runner import (
-    WORKSPACE_ALIGNMENT,
     X86Loaded,
     X86Runner,
-    aligned_bytes,
     make,
 )
 
@@ -153,12 +151,6 @@ def test_probes_report_speeds_by_name() -> None:
 def test_the_target_has_one_device() -> None:
     with pytest.raises(OSError, match="one device"):
         make("gpu")
-
-
-@pytest.mark.parametrize("size", [0, 1, 4095, 4096, 100_001])
-def test_workspaces_are_aligned(size: int) -> None:
-    assert aligned_bytes(size).nbytes == size
-    assert aligned_bytes(max(size, 1)).ctypes.data % WORKSPACE_ALIGNMENT == 0
 
 
 # The support library ---------------------------------------------------------------------------
