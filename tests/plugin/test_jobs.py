@@ -9,10 +9,10 @@ import pytest
 
 from tfsearch.core import keys
 from tfsearch.core.errors import RequestError
+from tfsearch.cost.model import Prediction
 from tfsearch.ir.hir.builtins import build_workload
 from tfsearch.measure.job import Limits, MeasureJob
 from tfsearch.plugin.jobs import bound_us, measure_job
-from tfsearch.plugin.target import Prediction
 from tfsearch.space import Point, Points
 from tfsearch.target.null import target
 from tfsearch.target.null.problem import NullProblem

@@ -15,11 +15,12 @@ from tests.runtime.conftest import GEMM
 from tfsearch.core.errors import NoCandidateError, NotRecordedError, RequestError, UnavailableError
 from tfsearch.core.records import ServedBy
 from tfsearch.core.settings import Settings
+from tfsearch.cost.model import Prediction
 from tfsearch.db import ArtifactStore, open_store
 from tfsearch.ir.hir.named import named_workload
 from tfsearch.ir.workload import Workload
 from tfsearch.plugin import registry
-from tfsearch.plugin.target import Device, Prediction, Problem
+from tfsearch.plugin.target import Device, Problem
 from tfsearch.runtime import Fallback, Kernel, empty, serving
 from tfsearch.runtime.serving import Missed, Question
 from tfsearch.space import Points

@@ -14,9 +14,10 @@ import numpy as np
 
 from tfsearch.core.launch import LaunchSpec
 from tfsearch.core.records import Status
+from tfsearch.cost.model import Prediction
 from tfsearch.ir.tir.nodes import Call, Module, Window
 from tfsearch.ir.workload import Workload
-from tfsearch.plugin.target import CompileOutcome, Compiler, Device, Prediction, Problem, Source
+from tfsearch.plugin.target import CompileOutcome, Compiler, Device, Problem, Source
 from tfsearch.space import Kind, Parameter, Point, Points, RecipeSpace, Space
 from tfsearch.target.null import NullTarget
 from tfsearch.target.null.compiler import NullCompiler

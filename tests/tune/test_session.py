@@ -11,10 +11,10 @@ from tests.tune.helpers import Watcher, run
 from tfsearch.core.errors import NoCandidateError, RequestError
 from tfsearch.core.records import Status
 from tfsearch.core.settings import Settings
+from tfsearch.cost.model import Prediction
 from tfsearch.db import SessionStatus, Store
 from tfsearch.ir.hir.builtins import build_workload
 from tfsearch.ir.workload import Workload
-from tfsearch.plugin.target import Prediction
 from tfsearch.search.scan import predict_points
 from tfsearch.space import Point, Points
 from tfsearch.target.null.problem import NullProblem

@@ -19,10 +19,11 @@ from tfsearch.core.errors import (
 )
 from tfsearch.core.records import ScheduleRecord
 from tfsearch.core.settings import Settings
+from tfsearch.cost.model import Prediction
 from tfsearch.ir.workload import Workload
 from tfsearch.measure.job import protocol, workload_from, workload_json
 from tfsearch.plugin import identity, registry
-from tfsearch.plugin.target import Device, Prediction, Problem, Target
+from tfsearch.plugin.target import Device, Problem, Target
 from tfsearch.search.scan import scan
 from tfsearch.space import Point, Points, Space
 

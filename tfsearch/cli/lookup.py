@@ -117,8 +117,6 @@ def best_json(place: Any, record: Any, source: str) -> dict[str, Any]:
 def _known_bound_us(place: Any, schedule: Any) -> float:
     """The bound of one schedule; kept, because binding a problem costs more than a lookup."""
     from tfsearch.core import keys
-    from tfsearch.plugin.jobs import bound_us
-    from tfsearch.space import Point
 
     fields = {
         "schedule": schedule.key,
@@ -130,6 +128,9 @@ def _known_bound_us(place: Any, schedule: Any) -> float:
     try:
         return float(path.read_text(encoding="ascii"))
     except (OSError, ValueError):
+        from tfsearch.plugin.jobs import bound_us
+        from tfsearch.space import Point
+
         point = Point(schedule.recipe, dict(schedule.params))
         found = bound_us(place.problem(), point, place.question.protocol)
     with contextlib.suppress(OSError):  # a cache: a read-only or full disk only costs time

@@ -28,10 +28,10 @@ from tfsearch.core.records import (
 from tfsearch.db import ArtifactStore, BestQuery
 from tfsearch.measure.job import protocol as protocol_named
 from tfsearch.plugin.target import Compiler, Device, Problem, Source, Target
-from tfsearch.space import Point
 
 if TYPE_CHECKING:
     from tfsearch.db import Store  # at run time it would load SQLAlchemy
+    from tfsearch.space import Point
 
 GENERATOR_SUFFIXES = (".py", ".toml", ".c", ".h")
 
@@ -100,6 +100,8 @@ def point_of(problem: Problem, target: str, schedule: ScheduleRecord) -> Point:
             f"the schedule is for version {schedule.recipe_version} of recipe {recipe.name}, this "
             f"release has version {recipe.version}",
         )
+    from tfsearch.space import Point
+
     return Point(schedule.recipe, dict(schedule.params))
 
 

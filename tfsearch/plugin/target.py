@@ -13,20 +13,20 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-import numpy as np
-
-from tfsearch.atoms.table import AtomTable
 from tfsearch.core import keys
 from tfsearch.core.launch import LaunchSpec
 from tfsearch.core.records import BuildKey, DeviceRecord, Refusal, Status, ToolchainRecord
-from tfsearch.cost.model import Prediction
-from tfsearch.ir.tir.nodes import Module
-from tfsearch.ir.workload import Workload
-from tfsearch.measure.compare import Baseline
-from tfsearch.prove.limits import Limits
-from tfsearch.space import Point, Points, Space
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # a lookup needs none of these
+    import numpy as np
+
+    from tfsearch.atoms.table import AtomTable
+    from tfsearch.cost.model import Prediction
+    from tfsearch.ir.tir.nodes import Module
+    from tfsearch.ir.workload import Workload
+    from tfsearch.measure.compare import Baseline
+    from tfsearch.prove.limits import Limits
+    from tfsearch.space import Point, Points, Space
     from tfsearch.toolchain import DoctorRow
 
 ENTRY_POINT_GROUP = "tfsearch.targets"

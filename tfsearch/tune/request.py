@@ -9,12 +9,13 @@ from functools import cached_property
 from tfsearch.core import keys
 from tfsearch.core.errors import RequestError
 from tfsearch.core.records import ParamValue, WorkloadRecord
+from tfsearch.cost.model import Prediction
 from tfsearch.db.records import BestQuery, SessionFields
 from tfsearch.ir.workload import Workload, check_memory
 from tfsearch.measure.job import Limits
 from tfsearch.measure.job import protocol as protocol_named
 from tfsearch.plugin import identity, registry
-from tfsearch.plugin.target import Compiler, Device, Prediction, Problem, Target
+from tfsearch.plugin.target import Compiler, Device, Problem, Target
 from tfsearch.search import parse_policy
 from tfsearch.space import Points, Space
 

@@ -7,19 +7,19 @@ with NumPy and invents its times (:mod:`tfsearch.target.null.model`). It is neve
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cache
+from typing import TYPE_CHECKING
 
-from tfsearch.atoms.table import AtomTable
 from tfsearch.core.errors import UnavailableError
 from tfsearch.core.records import DeviceRecord
-from tfsearch.ir.tir.nodes import MemorySpace
-from tfsearch.ir.workload import Workload
 from tfsearch.plugin.identity import generator_digest
 from tfsearch.plugin.target import Compiler, Device, Problem
-from tfsearch.prove.limits import Limits
-from tfsearch.target.null.atoms import NullAtoms
-from tfsearch.target.null.compiler import NAME, NullCompiler
-from tfsearch.target.null.problem import NullProblem
-from tfsearch.toolchain import DoctorRow
+
+if TYPE_CHECKING:
+    from tfsearch.atoms.table import AtomTable
+    from tfsearch.ir.workload import Workload
+    from tfsearch.prove.limits import Limits
+    from tfsearch.toolchain import DoctorRow
 
 _DEVICE = Device(
     record=DeviceRecord(
@@ -44,9 +44,6 @@ class NullTarget:
     runner = "tfsearch.target.null.runner:make"
     preference = 0
 
-    def __init__(self) -> None:
-        self._atoms = NullAtoms()
-
     def devices(self) -> Sequence[Device]:
         """The one simulated device."""
         return (_DEVICE,)
@@ -61,10 +58,14 @@ class NullTarget:
 
     def compilers(self) -> Sequence[Compiler]:
         """The one writer of documents."""
+        from tfsearch.target.null.compiler import NullCompiler
+
         return (NullCompiler(self.name),)
 
     def compiler(self, name: str | None) -> Compiler:
         """The writer; ``UnavailableError`` for any other name."""
+        from tfsearch.target.null.compiler import NAME, NullCompiler
+
         if name not in (None, NAME):
             raise UnavailableError(
                 "toolchain.unknown", f"the null target has one toolchain, {NAME!r}, not {name!r}"
@@ -73,20 +74,28 @@ class NullTarget:
 
     def toolchains(self) -> Sequence[DoctorRow]:
         """The writer, which always works."""
+        from tfsearch.target.null.compiler import NullCompiler
+        from tfsearch.toolchain import DoctorRow
+
         record = NullCompiler(self.name).record
         return (DoctorRow(record.name, record.version, "", record.digest[:12], True, ""),)
 
     def problem(self, workload: Workload, device: Device) -> Problem:
         """Bind a workload; ``RequestError`` when a dimension is not a constant."""
+        from tfsearch.target.null.problem import NullProblem
+
         return NullProblem(workload, device)
 
     def atoms(self, device: Device) -> AtomTable:
         """Atoms of every op, made on demand."""
         del device
-        return self._atoms
+        return _atoms()
 
     def limits(self, device: Device) -> Limits:
         """Memory without a practical limit."""
+        from tfsearch.ir.tir.nodes import MemorySpace
+        from tfsearch.prove.limits import Limits
+
         del device
         return Limits(capacity={MemorySpace.LOCAL: 1 << 40}, max_units=1)
 
@@ -95,6 +104,13 @@ class NullTarget:
         return generator_digest(
             "tfsearch.target.null.problem", "tfsearch.target.null.atoms", "tfsearch.ir"
         )
+
+
+@cache
+def _atoms() -> AtomTable:
+    from tfsearch.target.null.atoms import NullAtoms
+
+    return NullAtoms()
 
 
 target = NullTarget()

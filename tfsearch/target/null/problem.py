@@ -12,6 +12,7 @@ import numpy as np
 from tfsearch.core.errors import RequestError
 from tfsearch.core.launch import ArgumentSpec, EntrySpec, LaunchSpec
 from tfsearch.core.records import Refusal
+from tfsearch.cost.model import Prediction
 from tfsearch.ir.hir.ops import ConstAttrs, OpKind
 from tfsearch.ir.hir.program import Program
 from tfsearch.ir.hir.text import print_program
@@ -20,7 +21,7 @@ from tfsearch.ir.tir.builder import Builder
 from tfsearch.ir.tir.nodes import Buffer, Io, MemorySpace, Module, Param, Scalar, whole
 from tfsearch.ir.workload import Workload
 from tfsearch.measure.compare import Baseline
-from tfsearch.plugin.target import Device, Prediction, Source
+from tfsearch.plugin.target import Device, Source
 from tfsearch.recipes.resize import DimensionClasses
 from tfsearch.space import Constraint, Kind, Parameter, Point, Points, RecipeSpace, Space
 from tfsearch.target.null import model

@@ -8,13 +8,9 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from tfsearch.atoms.table import AtomTable
 from tfsearch.core.records import DeviceRecord
-from tfsearch.ir.tir.nodes import MemorySpace
-from tfsearch.ir.workload import Workload
 from tfsearch.plugin.identity import generator_digest
 from tfsearch.plugin.target import Compiler, Device, Problem
-from tfsearch.prove.limits import Limits
 from tfsearch.target.x86.device import (
     NOMINAL,
     SELECTOR,
@@ -25,6 +21,9 @@ from tfsearch.target.x86.device import (
 )
 
 if TYPE_CHECKING:
+    from tfsearch.atoms.table import AtomTable
+    from tfsearch.ir.workload import Workload
+    from tfsearch.prove.limits import Limits
     from tfsearch.toolchain import DoctorRow
 
 GENERATOR = (
@@ -96,6 +95,9 @@ class X86Target:
 
     def limits(self, device: Device) -> Limits:
         """Capacities: memory of the machine, virtual registers, eight tiles."""
+        from tfsearch.ir.tir.nodes import MemorySpace
+        from tfsearch.prove.limits import Limits
+
         memory = device.record.memory_bytes
         return Limits(
             capacity={
@@ -129,6 +131,7 @@ class X86Target:
 
 @cache
 def _atoms(features: tuple[str, ...]) -> AtomTable:
+    from tfsearch.atoms.table import AtomTable
     from tfsearch.target.x86.atoms import vector_atoms
     from tfsearch.target.x86.tiles import tile_atoms
 
