@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import os
 import platform
 import tempfile
@@ -19,7 +20,7 @@ from tfsearch.measure.inputs import Pass, make_inputs
 from tfsearch.plugin.target import Compiler, Problem
 from tfsearch.space import Point
 from tfsearch.target.x86.device import document_of, processor
-from tfsearch.target.x86.runner import X86Arguments, X86Loaded, X86Runner
+from tfsearch.target.x86.runner import Packed, X86Arguments, X86Loaded, X86Runner
 
 ARGUMENT_SETS = 2
 ROUND_NS = 2_000_000
@@ -79,7 +80,22 @@ def bind_all(workload: Workload, loaded: Sequence[Any], seed: int = 0) -> list[l
     sets = [
         make_inputs(workload.program, Pass.NORMAL, seed + index) for index in range(ARGUMENT_SETS)
     ]
-    return [[kernel.bind(inputs) for inputs in sets] for kernel in loaded]
+    bound: list[list[Any]] = []
+    shared: dict[Any, list[Any]] = {}
+    for kernel in loaded:
+        arguments = kernel.launch.main.arguments
+        if kernel.launch.prepares or not isinstance(kernel, X86Loaded):
+            bound.append([kernel.bind(inputs) for inputs in sets])
+            continue
+        # Kernels of one signature share their arrays: hundreds of copies would fill the memory.
+        if arguments not in shared:
+            shared[arguments] = [kernel.bind(inputs) for inputs in sets]
+        own = [copy.copy(one) for one in shared[arguments]]
+        for one in own:
+            place = {argument.name: one.address(argument.name) for argument in arguments}
+            one.packed = Packed(kernel.launch.main, place)
+        bound.append(own)
+    return bound
 
 
 def batches_for(
