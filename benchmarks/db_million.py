@@ -46,10 +46,12 @@ from tfsearch.db import (
     SessionFields,
     SessionRecord,
     Store,
+    codec,
     open_store,
     schema,
     writing,
 )
+from tfsearch.db import select as statements
 
 TOOLCHAINS = [ToolchainRecord("gcc", str(k), {"driver": f"{k}" * 64}) for k in range(3)]
 DEVICES = [
@@ -200,6 +202,20 @@ def copy_session(connection: Connection, number: int, record: WorkloadRecord) ->
         connection.exec_driver_sql(
             f"INSERT INTO {name} ({', '.join(columns)}) SELECT {', '.join(values)} FROM {name} "
             f"WHERE {condition}"
+        )
+    seal(connection, session)
+
+
+def seal(connection: Connection, session: int) -> None:
+    """Give the winners of a session's finals the digest of what their rows now say."""
+    winners = connection.exec_driver_sql(
+        f"SELECT DISTINCT winner_id FROM finals WHERE session_id = {session}"
+    ).scalars()
+    for winner in winners.all():
+        row = connection.execute(statements.TRIAL_BY_ID, {"trial": winner}).one()
+        connection.exec_driver_sql(
+            "UPDATE trials SET content = ? WHERE id = ?",
+            (codec.content(codec.trial_of(row)), winner),
         )
 
 
