@@ -27,11 +27,11 @@ from typing import Any
 
 import ml_dtypes
 import numpy as np
-from x86_common import machine_facts
+from x86_common import machine_facts, winner
 
 from tfsearch.core import settings
 from tfsearch.core.errors import TfsearchError
-from tfsearch.db import ArtifactStore, open_store
+from tfsearch.db import open_store
 from tfsearch.ir.hir.builtins import build_workload
 from tfsearch.ir.workload import Workload
 from tfsearch.measure.inputs import Pass, make_inputs
@@ -150,14 +150,6 @@ class Ours:
     def result(self, at: int) -> np.ndarray[Any, Any]:
         """The result of a set as f64."""
         return self._arguments[at].read("c").astype(np.float64)
-
-
-def winner(report: Any, store: Any) -> X86Loaded:
-    """The tuned winner as a loaded kernel."""
-    trial = store.trial(report.best.trial).trial
-    launch = store.launch(trial.build.key.launch)
-    artifacts = ArtifactStore(settings.load().artifacts)
-    return X86Loaded(artifacts.path(trial.build.artifact), launch)
 
 
 def calls_for(participant: Ours | Torch) -> int:

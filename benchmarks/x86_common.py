@@ -14,7 +14,9 @@ from typing import Any
 
 import numpy as np
 
+from tfsearch.core import settings
 from tfsearch.core.records import Status
+from tfsearch.db import ArtifactStore
 from tfsearch.ir.workload import Workload
 from tfsearch.measure.inputs import Pass, make_inputs
 from tfsearch.plugin.target import Compiler, Problem
@@ -24,6 +26,14 @@ from tfsearch.target.x86.runner import Packed, X86Arguments, X86Loaded, X86Runne
 
 ARGUMENT_SETS = 2
 ROUND_NS = 2_000_000
+
+
+def winner(report: Any, store: Any) -> X86Loaded:
+    """The tuned winner as a loaded kernel."""
+    artifacts = ArtifactStore(settings.load().artifacts)
+    trial = store.trial(report.best.trial).trial
+    launch = store.launch(trial.build.key.launch)
+    return X86Loaded(artifacts.path(trial.build.artifact), launch)
 
 
 def machine_facts() -> dict[str, Any]:

@@ -19,11 +19,11 @@ from typing import Any
 
 import numpy as np
 from _openblas import OpenBlas, corename, set_threads
-from x86_common import batches_for, bind_all, machine_facts
+from x86_common import batches_for, bind_all, machine_facts, winner
 
 from tfsearch.core import settings
 from tfsearch.core.errors import TfsearchError
-from tfsearch.db import ArtifactStore, open_store
+from tfsearch.db import open_store
 from tfsearch.ir.hir.builtins import build_workload
 from tfsearch.measure.statistics import ratio_interval
 from tfsearch.target.x86.runner import SELECTOR, X86Loaded, X86Runner, make
@@ -69,14 +69,6 @@ REST_S = 0.2
 """Seconds between two sides that use several threads."""
 ALIGNMENT = 64
 """Bytes to which the arguments of both are aligned."""
-
-
-def winner(report: Any, store: Any) -> X86Loaded:
-    """The tuned winner as a loaded kernel."""
-    artifacts = ArtifactStore(settings.load().artifacts)
-    trial = store.trial(report.best.trial).trial
-    launch = store.launch(trial.build.key.launch)
-    return X86Loaded(artifacts.path(trial.build.artifact), launch)
 
 
 def row(

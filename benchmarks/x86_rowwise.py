@@ -27,8 +27,7 @@ from typing import Any
 import numpy as np
 from _copy import KINDS, Copy
 from _program import begin, end, parser, say
-from x86_common import batches_for
-from x86_f32 import winner
+from x86_common import batches_for, winner
 
 from tfsearch.core import settings
 from tfsearch.core.errors import TfsearchError

@@ -109,6 +109,24 @@ def noted(trial: Trial, artifacts: ArtifactStore) -> None:
     identity.note_source(artifacts, trial.schedule.key, generator, trial.build.key.source)
 
 
+def judged(
+    trial: Trial,
+    store: Store,
+    artifacts: ArtifactStore,
+    *,
+    problem: Callable[[], Problem] = _problem,
+    target: NullTarget | None = None,
+) -> identity.Verdict:
+    return identity.still_current(
+        trial,
+        target=target or NullTarget(),
+        problem=problem,
+        compiler=NullCompiler("null"),
+        store=store,
+        artifacts=artifacts,
+    )
+
+
 def test_an_unchanged_generator_and_a_kept_source_need_no_lowering(
     store: Store, artifacts: ArtifactStore
 ) -> None:
@@ -116,14 +134,7 @@ def test_an_unchanged_generator_and_a_kept_source_need_no_lowering(
     assert trial.build is not None
     identity.keep_source(source, trial.build, store, artifacts)
     noted(trial, artifacts)
-    verdict = identity.still_current(
-        trial,
-        target=NullTarget(),
-        problem=_never,
-        compiler=NullCompiler("null"),
-        store=store,
-        artifacts=artifacts,
-    )
+    verdict = judged(trial, store, artifacts, problem=_never)
     assert verdict.current
     assert not verdict.relowered
     assert verdict.source == source
@@ -139,14 +150,8 @@ def test_a_kept_source_counts_only_for_the_schedule_it_was_emitted_for(
     build = replace(trial.build, key=NullCompiler("null").key(other, (), ()))
     noted(trial, artifacts)
     identity.keep_source(other, build, store, artifacts)
-    verdict = identity.still_current(
-        replace(trial, build=build),  # a row that pairs the schedule with another kept source
-        target=NullTarget(),
-        problem=_problem,
-        compiler=NullCompiler("null"),
-        store=store,
-        artifacts=artifacts,
-    )
+    # a row that pairs the schedule with another kept source
+    verdict = judged(replace(trial, build=build), store, artifacts)
     assert not verdict.current
     assert verdict.relowered
     assert "build.source" in verdict.differs
@@ -159,14 +164,7 @@ def test_a_kept_source_of_another_workloads_schedule_does_not_count(
     assert trial.build is not None
     identity.keep_source(source, trial.build, store, artifacts)
     noted(trial, artifacts)
-    verdict = identity.still_current(
-        replace(trial, workload="0" * 64),
-        target=NullTarget(),
-        problem=_problem,
-        compiler=NullCompiler("null"),
-        store=store,
-        artifacts=artifacts,
-    )
+    verdict = judged(replace(trial, workload="0" * 64), store, artifacts)
     assert verdict.relowered
 
 
@@ -177,14 +175,7 @@ def test_a_damaged_kept_source_is_lowered_again(store: Store, artifacts: Artifac
     noted(trial, artifacts)
     digest = trial.build.key.source
     (artifacts.folder / digest[:2] / digest[2:]).write_bytes(b"{}")
-    verdict = identity.still_current(
-        trial,
-        target=NullTarget(),
-        problem=_problem,
-        compiler=NullCompiler("null"),
-        store=store,
-        artifacts=artifacts,
-    )
+    verdict = judged(trial, store, artifacts)
     assert verdict.current
     assert verdict.relowered
 
@@ -193,14 +184,7 @@ def test_an_edit_that_leaves_the_source_equal_loses_no_record(
     store: Store, artifacts: ArtifactStore
 ) -> None:
     trial, _ = _trial()
-    verdict = identity.still_current(
-        trial,
-        target=Edited(),
-        problem=_problem,
-        compiler=NullCompiler("null"),
-        store=store,
-        artifacts=artifacts,
-    )
+    verdict = judged(trial, store, artifacts, target=Edited())
     assert verdict.current
     assert verdict.relowered
 
