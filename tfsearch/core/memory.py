@@ -13,6 +13,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+WORKSPACE_ALIGNMENT = 4096
+"""Bytes to which the working memory of a kernel is aligned."""
 LARGE_PAGE = 2 << 20
 LARGE_FROM = 1 << 20
 """Bytes from which memory gets large pages; half of one may stay unused."""

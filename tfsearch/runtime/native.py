@@ -13,11 +13,9 @@ from typing import Any, Protocol, runtime_checkable
 
 from tfsearch.core.errors import UnavailableError
 from tfsearch.core.launch import EntrySpec, LaunchSpec
-from tfsearch.core.memory import aligned_bytes
+from tfsearch.core.memory import WORKSPACE_ALIGNMENT, aligned_bytes
 from tfsearch.measure.protocols import Loaded
 from tfsearch.runtime.arrays import Array, address
-
-WORKSPACE_ALIGNMENT = 4096
 
 
 @runtime_checkable

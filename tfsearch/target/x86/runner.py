@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from tfsearch.core.launch import EntrySpec, LaunchSpec
-from tfsearch.core.memory import aligned_bytes
+from tfsearch.core.memory import WORKSPACE_ALIGNMENT, aligned_bytes
 from tfsearch.measure.buffers import HostArguments
 from tfsearch.target.x86 import support
 from tfsearch.target.x86.device import SELECTOR, processor
@@ -19,7 +19,6 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 PROBE_MS = 2
 PROBE_BYTES = 1 << 24
-WORKSPACE_ALIGNMENT = 4096
 FLUSH_FACTOR = 2
 FLUSH_LIMIT = 1 << 30
 
