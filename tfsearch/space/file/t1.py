@@ -73,8 +73,9 @@ class T1File:
         constraints = list(self.conditions)
         limited = [p.name for p in self.parameters if p.name in BLOCK_NAMES]
         if limited:
-            limit = parse(f"{' * '.join(limited)} <= {MAX_THREADS}")
-            if all(limit.canonical != c.expression.canonical for c in constraints):
+            text = f"{' * '.join(limited)} <= {MAX_THREADS}"
+            if all(_squeezed(text) != _squeezed(c.expression.text) for c in constraints):
+                limit = parse(text)
                 reason = f"{reason_of(limit)}: a block of a T1 definition has {MAX_THREADS} threads"
                 constraints.append(Constraint("kernel.block-threads", limit, reason))
         return RecipeSpace(RECIPE, 1, self.parameters, (), tuple(constraints))
@@ -193,6 +194,10 @@ class T1File:
             if items:
                 return " * ".join(_bracketed(item) for item in items)
         return name if any(p.name == name for p in self.parameters) else "1"
+
+
+def _squeezed(text: str) -> str:
+    return text.replace(" ", "")
 
 
 def _bracketed(value: object) -> str:
