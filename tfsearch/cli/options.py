@@ -66,6 +66,16 @@ build_options = _stack(
     ),
     click.option("--protocol", default="warm", help="How times are taken: warm or cold."),
 )
+optional_workload = _stack(
+    click.argument("op", required=False),
+    click.argument("pairs", metavar="[KEY=VALUE]...", nargs=-1),
+)
+space_option = click.option(
+    "--space",
+    "space_file",
+    metavar="FILE",
+    help="Space of your own kernel: T1 JSON or TOML; OP is then the kernel's file.",
+)
 fix_option = click.option(
     "--fix", "fixes", multiple=True, metavar="KEY=VALUE", help="Hold a parameter; repeatable."
 )
@@ -84,6 +94,17 @@ def pairs_of(pairs: Sequence[str], what: str = "option") -> dict[str, str]:
             raise RequestError("request.repeated", f"{name} is given twice")
         out[name] = value
     return out
+
+
+def kernel_words(op: str | None, pairs: Sequence[str]) -> tuple[str | None, dict[str, str]]:
+    """(kernel's file, constants) from the words beside ``--space FILE``, in any order."""
+    words = [*([] if op is None else [op]), *pairs]
+    files = [word for word in words if "=" not in word]
+    if len(files) > 1:
+        raise RequestError(
+            "request.kernel", f"{files[1]!r}: --space goes with one kernel, {files[0]!r} is one"
+        )
+    return (files[0] if files else None), pairs_of([w for w in words if "=" in w], "constant")
 
 
 def workload_options(pairs: Sequence[str]) -> dict[str, Any]:
