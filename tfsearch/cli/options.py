@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from tfsearch.core.settings import Settings
     from tfsearch.ir.workload import Workload
     from tfsearch.runtime.serving import Question
+    from tfsearch.space.file import KernelWorkload
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -76,6 +77,14 @@ space_option = click.option(
     metavar="FILE",
     help="Space of your own kernel: T1 JSON or TOML; OP is then the kernel's file.",
 )
+kernel_options = _stack(
+    space_option,
+    click.option(
+        "--reference",
+        metavar="FILE.py:FUNCTION",
+        help="What your own kernel must compute, in NumPy [default: the space file's].",
+    ),
+)
 fix_option = click.option(
     "--fix", "fixes", multiple=True, metavar="KEY=VALUE", help="Hold a parameter; repeatable."
 )
@@ -128,13 +137,43 @@ def workload_of(op: str, pairs: Sequence[str]) -> Workload:
     return named_workload(op, workload_options(pairs))
 
 
+def asked(
+    op: str | None, pairs: Sequence[str], options: Mapping[str, Any]
+) -> tuple[Workload | KernelWorkload, tuple[str, ...]]:
+    """(workload, flags) of a command that takes an op, or a kernel and ``--space FILE``.
+
+    The space file's flags come before those of the command line.
+    """
+    given = tuple(options["flags"])
+    if options["space_file"] is None:
+        if options["reference"] is not None:
+            raise click.UsageError("--reference goes with --space FILE")
+        if op is None:
+            raise click.UsageError("Missing argument 'OP', or --space FILE")
+        return workload_of(op, pairs), given
+    from tfsearch.plugin.kernel import flags_of
+    from tfsearch.space.file import kernel_workload
+
+    source, constants = kernel_words(op, pairs)
+    kernel = kernel_workload(source, options["space_file"], constants, options["reference"])
+    return kernel, (*flags_of(kernel), *given)
+
+
 def question_of(op: str, pairs: Sequence[str], options: Mapping[str, Any]) -> Question:
     """A :class:`tfsearch.runtime.serving.Question` from a command's arguments and options."""
     return question_about(workload_of(op, pairs), options["target"], options)
 
 
-def question_about(workload: Workload, target: str | None, options: Mapping[str, Any]) -> Question:
-    """The question about a workload; ``RequestError`` for an unknown protocol."""
+def question_about(
+    workload: Workload | KernelWorkload,
+    target: str | None,
+    options: Mapping[str, Any],
+    flags: tuple[str, ...] | None = None,
+) -> Question:
+    """The question about a workload; ``RequestError`` for an unknown protocol.
+
+    ``flags`` None stands for the options' own.
+    """
     from tfsearch.measure.job import protocol
     from tfsearch.runtime.serving import Question
 
@@ -144,7 +183,7 @@ def question_about(workload: Workload, target: str | None, options: Mapping[str,
         target=target,
         device=options["device"],
         toolchain=options["toolchain"],
-        flags=tuple(options["flags"]),
+        flags=tuple(options["flags"]) if flags is None else flags,
         macros=tuple(options["macros"]),
         protocol=options["protocol"],
     )

@@ -6,13 +6,16 @@ build and check the kernel is read when asked for, so that any definition can be
 
 from tfsearch.space.file.model import Argument, Fill, Init, KernelSpec, Launch, SpaceFile
 from tfsearch.space.file.read import read_space_file
+from tfsearch.space.file.workload import KernelWorkload, kernel_workload
 
 __all__ = [
     "Argument",
     "Fill",
     "Init",
     "KernelSpec",
+    "KernelWorkload",
     "Launch",
     "SpaceFile",
+    "kernel_workload",
     "read_space_file",
 ]

@@ -8,7 +8,7 @@ from enum import Enum
 from functools import cached_property
 from pathlib import Path
 
-from tfsearch.core.records import ParamValue
+from tfsearch.core.records import NUMPY_ALIGNMENT, ParamValue
 from tfsearch.ir.dtypes import DType
 from tfsearch.space.expr import Expr
 from tfsearch.space.recipe import RecipeSpace
@@ -80,6 +80,7 @@ class KernelSpec:
     the file of ``reference`` (``file.py:function``, or empty) are absolute. ``terms``: how many
     summands one output element has at most. ``flops``: useful operations of a call, None if
     unknown. ``exact``: whether small integers give exact results (None: found out by trying).
+    ``reproducible``: the same bits twice are required. ``alignment``: of every array, in bytes.
     """
 
     entry: str
@@ -92,6 +93,8 @@ class KernelSpec:
     terms: int = 1
     flops: int | None = None
     exact: bool | None = None
+    reproducible: bool = True
+    alignment: int = NUMPY_ALIGNMENT
 
 
 @dataclass(frozen=True, eq=False)

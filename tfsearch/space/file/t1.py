@@ -87,6 +87,9 @@ class T1File:
         with Place(OWN):
             known = ("reference", "terms", "flops", "exact")
             own = parts.table(self.document.get(OWN, {}), known)
+            exact = own.get("exact")
+            if exact is not None and not isinstance(exact, bool):
+                raise parts.wrong("exact: must be true or false")
         with Place("KernelSpecification"):
             spec = parts.table(self.document["KernelSpecification"], None, ("KernelName",))
             problem = self._problem_size(spec.get("ProblemSize"))
@@ -108,7 +111,7 @@ class T1File:
                 flops=parts.evaluated(parts.expression(own["flops"]), {})
                 if "flops" in own
                 else None,
-                exact=own.get("exact"),
+                exact=exact,
             )
 
     def _parameters(self, items: object) -> tuple[Parameter, ...]:

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from tfsearch.core.errors import RequestError
-from tfsearch.core.records import ParamValue
+from tfsearch.core.records import NUMPY_ALIGNMENT, ParamValue
+from tfsearch.ir.workload import MAX_ALIGNMENT
 from tfsearch.space.file import parts
 from tfsearch.space.file.model import CONDITION, RECIPE, Argument, KernelSpec, Launch
 from tfsearch.space.file.parts import Place
@@ -20,7 +21,7 @@ from tfsearch.space.recipe import RecipeSpace
 SPACE_KEYS = ("constants", "parameters", "definitions", "constraints")
 KERNEL_KEYS = (
     "entry", "kernel", "language", "reference", "terms", "exact", "flops", "flags", "args",
-    "launch",
+    "launch", "reproducible", "alignment",
 )  # fmt: skip
 ARGUMENT_KEYS = ("name", "dtype", "shape", "io", "init")
 LAUNCH_KEYS = ("grid", "block", "cluster", "smem")
@@ -76,9 +77,6 @@ class TomlFile:
         for name in names:
             if names.count(name) > 1:
                 raise parts.wrong(f"args: {name!r} is declared twice")
-        exact = document.get("exact")
-        if exact is not None and not isinstance(exact, bool):
-            raise parts.wrong(f"exact: must be true or false, not {shorten(repr(exact), 40)}")
         file = self._text("kernel")
         return KernelSpec(
             entry=_identifier("entry", self._text("entry")),
@@ -90,7 +88,9 @@ class TomlFile:
             reference=self._text("reference"),
             terms=self._number("terms", 1, least=1) or 1,
             flops=self._number("flops", None, least=0),
-            exact=exact,
+            exact=self._boolean("exact", None),
+            reproducible=self._boolean("reproducible", True) is not False,
+            alignment=self._alignment(),
         )
 
     def _constants(self, given: Mapping[str, str]) -> dict[str, ParamValue]:
@@ -165,6 +165,18 @@ class TomlFile:
             if value < least:
                 raise parts.wrong(f"is {value}; it must be at least {least}")
             return value
+
+    def _boolean(self, name: str, default: bool | None) -> bool | None:
+        value = self.document.get(name, default)
+        if value is not None and not isinstance(value, bool):
+            raise parts.wrong(f"{name}: must be true or false, not {shorten(repr(value), 40)}")
+        return value
+
+    def _alignment(self) -> int:
+        value = self._number("alignment", NUMPY_ALIGNMENT, least=1) or NUMPY_ALIGNMENT
+        if value & (value - 1) or value > MAX_ALIGNMENT:
+            raise parts.wrong(f"alignment: {value} is no power of two up to {MAX_ALIGNMENT}")
+        return value
 
     def _table(self, name: str) -> dict[str, Any]:
         with Place(name):
