@@ -187,7 +187,8 @@ class KernelOracle:
             with np.errstate(all="ignore"):
                 room = (own + LAMBDA * math.sqrt(self.terms) * unit) * np.abs(ref)
                 room = room + LAMBDA * self.terms * delta
-                room = room + floor_of(slot.dtype) if slot.dtype.is_float else np.floor(room)
+                # An integer differs only where the reference's own does when its inputs move.
+                room = room + floor_of(slot.dtype) if slot.dtype.is_float else np.ceil(delta)
                 room = np.where(np.isfinite(room), room, 0.0)
                 expected[slot.name] = Expected(ref, ref - room, ref + room, exact=False)
         return expected
@@ -253,6 +254,8 @@ class KernelOracle:
 
     def _output(self, slot: Slot, value: object) -> Array:
         try:
+            if value is None:
+                raise TypeError("it is None")
             array = np.asarray(value, dtype=np.float64)
         except (TypeError, ValueError) as error:
             raise RequestError(
