@@ -19,7 +19,10 @@ if TYPE_CHECKING:
 @click.option("--trials", type=int, metavar="N", help="Candidates to try [default: 32].")
 @click.option("--seconds", type=float, metavar="S", help="Time to spend.")
 @click.option(
-    "--policy", default="ranked", metavar="P", help="ranked, random or exhaustive; name:key=value."
+    "--policy",
+    default="ranked",
+    metavar="P",
+    help="ranked, portfolio, surrogate, evolutionary, local, random or exhaustive; name:key=value.",
 )
 @click.option("--workers", type=int, metavar="W", help="Compilations at a time [default: cores].")
 @shared.build_options
