@@ -99,7 +99,7 @@ def _file(
         yield (
             "tir.registers",
             last,
-            XX
+            f"{' + '.join(shown)} and {max(kernel.warps - counted, 0)} x {kernel.registers} for "
             f"other warps are {total} registers a lane; {kernel.warps} warps start with {have}",
         )
 
