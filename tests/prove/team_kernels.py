@@ -165,7 +165,8 @@ class Ring:
         b = self.builder
         acc = b.alloc("acc", F32, (SIZE, SIZE), REGISTER, fragment="pair.m8n8", alignment=4)
         whole = window(acc, (0, SIZE), (0, SIZE))
-        b.call("loom.registers", 40)
+        rest = 32 * (2 + 2 * self.consumers) - 16 * 2
+        b.call("loom.registers", min(rest // (2 * self.consumers) // 8 * 8, 48))
         if self.pingpong and self.consumers == 2:
             with b.when(w.eq(1)):
                 b.call("loom.named.arrive", 4, 4)

@@ -82,9 +82,9 @@ FAULTS = {
                          "      loom.team()\n    }\n    alloc more:", "tir.role-nested"),
     "a branch that no instance takes": ("V", PING, "if w == 1 {", "if w == 2 {",
                                         "tir.region-unreached"),
-    "registers of others": ("V", PLAIN, "role loader", "alloc out: f32[8, 8] register fragment "
+    "registers of others": ("V", PLAIN, "role loader", "alloc lost: f32[8, 8] register fragment "
                             "\"pair.m8n8\" align 4\n  role loader", "tir.register-owner",
-                            ("loom.zero(acc", "loom.zero(out")),
+                            ("loom.zero(acc", "loom.zero(lost")),
     "clusters do not fill": ("V", CAST, "units 4 ", "units 3 ", "tir.team"),
     "clusters too large": ("V", CAST, "cluster [2, 1]", "cluster [8, 1]", "tir.team"),
     "too many warps": ("V", LINE, "warps 4 lanes 4", "warps 99 lanes 4", "tir.team"),
@@ -114,10 +114,9 @@ FAULTS = {
     # Bytes of transactions.
     "bytes of one copy": ("V", PLAIN, "loom.expect(full[slot], 768)", "loom.expect(full[slot], 512)",
                           "tir.barrier-bytes"),
-    "a copy is missing": ("V", PLAIN, COPY_B, "", "tir.barrier-bytes"),
+    "a copy is missing": ("V", PLAIN, COPY_B, "", "tir.barrier-bytes tir.read-unwritten"),
     "bytes without the edge": ("V", PLAIN, "loom.expect(full[slot], 768)",
-                               "loom.expect(full[slot], 256 + 32 * max(0, min(16, 45 - row)))",
-                               "tir.deadlock", ),
+                               "loom.expect(full[slot], 256 + 32 * max(0, min(16, 45 - row)))", "tir.barrier-bytes"),
     "bytes of the own half": ("V", CAST, "loom.expect(full[slot], 768)",
                               "loom.expect(full[slot], 640)", "tir.barrier-bytes"),
     "a mask without the other": ("V", CAST, "full[slot], 3)", "full[slot], 1)",
@@ -169,7 +168,7 @@ FAULTS = {
     "the pipeline waits for too little": ("I", LINE, "loom.wait.line(1)", "loom.wait.line(2)",
                                           "tir.in-flight"),
     "the pipeline does not wait": ("V", LINE, "      loom.wait.line(1)\n", "",
-                                   "tir.in-flight tir.race", ("    loom.wait.line(0)\n", "")),
+                                   "tir.in-flight tir.race tir.group-unpaired", ("    loom.wait.line(0)\n", "")),
     "no barrier after the wait": ("I", LINE, "      loom.wait.line(1)\n      loom.team()\n",
                                   "      loom.wait.line(1)\n", "tir.in-flight tir.race "
                                   "tir.slot-in-use"),
@@ -206,7 +205,7 @@ FAULTS = {
                                    "tir.output-twice tir.race tir.slot-in-use tir.in-flight"),
     "an output nothing writes": ("V", PLAIN, "in b:", "out d: f32[4] global align 128,\n  in b:",
                                  "tir.output-unwritten"),
-    "sums without atomics": ("V", SPLIT, "loom.reduce.row", "loom.store.row", "tir.race",),
+    "sums without atomics": ("I", SPLIT, "loom.reduce.row", "loom.store.row", "tir.race",),
     # Arguments of the host.
     "no descriptor": ("V", PLAIN, ' box [16, 8] strides [36, 1] swizzle "sw(1,2,3)"', "", "tir.box"),
     "a descriptor of another box": ("V", PLAIN, "box [16, 8]", "box [8, 8]", "tir.box"),
@@ -245,9 +244,11 @@ def test_a_planted_fault_is_found(name):
     refused = verify(module, TABLE, LIMITS)
     if refused:
         assert codes & {refusal.code for refusal in refused}
-        assert all(refusal.place for refusal in refused)
+        assert all(refusal.where for refusal in refused)
         return
     assert stage == "I", "the verifier has to see this"
-    found = [r for seed in range(4) for r in interpret(module, TABLE, arguments, seed=seed).refusals]
+    found = [
+        r for seed in range(4) for r in interpret(module, TABLE, arguments, seed=seed).refusals
+    ]
     assert codes & {refusal.code for refusal in found}
-    assert all(refusal.place and refusal.message for refusal in found)
+    assert all(refusal.where and refusal.message for refusal in found)

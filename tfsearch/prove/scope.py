@@ -89,6 +89,8 @@ class Scope:
         self._cache: dict[Form, int] = {}
         self.by_instance: frozenset[int] = frozenset()
         """Variables whose value may differ between instances of one role."""
+        self.instance: int | None = None
+        """The variable that counts the instances of the role around."""
         self.unit = self.algebra.declare(UNIT)
         self.names[UNIT] = self.algebra.variable(self.unit)
         low, high = constant(0), constant(max(units, 1) - 1)
@@ -266,6 +268,7 @@ class Scope:
         """Enter a role of ``count`` instances, numbered by a variable."""
         symbol = self.loop(name, constant(0), constant(count), 1, static=False)
         self.by_instance |= {symbol}
+        self.instance = symbol
 
     def per_instance(self, form: Form) -> bool:
         """True where the value may differ between instances of one role."""

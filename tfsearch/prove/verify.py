@@ -357,14 +357,15 @@ class _Checker:
         if role.instance and not self._free(role.instance, path):
             return
         mark, outside = self.scope.mark(), (self.role, self.partial)
-        by_instance = self.scope.by_instance
+        scope = self.scope
+        by_instance, instance = scope.by_instance, scope.instance
         if role.instance:
             self.scope.instances(role.instance, role.instances)
         self.role = role
         self.partial = self.partial or partial_role(self._site(role, path, ""), role)
         self.block(role.body, path, 0, divergent)
         self.role, self.partial = outside
-        self.scope.by_instance = by_instance
+        scope.by_instance, scope.instance = by_instance, instance
         self.scope.reset(mark)
 
     def _alloc(self, statement: Alloc, buffer: Buffer, path: Path, divergent: str) -> None:

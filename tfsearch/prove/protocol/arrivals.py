@@ -7,7 +7,7 @@ from itertools import product
 from math import prod
 
 from tfsearch.atoms.contract import Completion, Part, Sync
-from tfsearch.ir.tir.nodes import Buffer, Kernel
+from tfsearch.ir.tir.nodes import Buffer, Kernel, Role
 from tfsearch.ir.tir.walk import Path
 from tfsearch.prove.protocol.uses import Use, repeats
 
@@ -107,41 +107,65 @@ def _counts(
         if values is None:
             return
         counts.update(values)
-    choices: list[list[int]] = []
-    shown: list[str] = []
-    for role in dict.fromkeys(u.role for u in others if u.sync in _ARRIVALS):
-        sites = [u for u in others if u.sync in _ARRIVALS and u.role is role]
-        sums = _rounds(kernel, sites)
-        if sums is None:
-            return
+    for rank in range(kernel.cluster_size):
+        makers: list[_Maker] = []
+        for role in dict.fromkeys(u.role for u in others if u.sync in _ARRIVALS):
+            sites = [u for u in others if u.sync in _ARRIVALS and u.role is role]
+            sums = _rounds(kernel, sites, rank)
+            if sums is None:
+                return
+            turns = any(use.by_turns for use in sites)
+            makers.append(_Maker(role, sums, turns=turns))
+        for count in sorted(counts):
+            if any(any(maker.sums) for maker in makers) and not _adds_up(count, makers):
+                where = f" of rank {rank}" if kernel.cluster_size > 1 else ""
+                yield (
+                    "tir.barrier-count",
+                    inits[0].path,
+                    f"{barrier.name}{where} takes {count} arrivals a phase; "
+                    f"{', '.join(map(str, makers))}",
+                )
+                return
+
+
+class _Maker:
+    """A role and the arrivals that its instances make in a phase, in each of the ways it goes."""
+
+    def __init__(self, role: Role | None, sums: frozenset[int], *, turns: bool) -> None:
+        self.name = "the team" if role is None else f"role {role.name}"
         instances = 1 if role is None else role.instances
-        turns = any(use.by_turns for use in sites)
-        times = range(1, instances + 1) if turns else (instances,)
-        choices.append(sorted({total * n for total in sums for n in times}))
-        name = "the team" if role is None else f"role {role.name}"
-        shown.append(f"{name} makes {' or '.join(map(str, choices[-1]))}")
-    possible = {sum(pick) for pick in product(*choices)}
-    for count in sorted(counts):
-        if choices and count not in possible:
-            yield (
-                "tir.barrier-count",
-                inits[0].path,
-                f"{barrier.name} takes {count} arrivals a phase; {', '.join(shown)}",
-            )
+        self.sums = sums
+        self.times = range(1, instances + 1) if turns else (instances,)
+
+    def totals(self) -> set[int]:
+        """All that the role can make."""
+        return {total * n for total in self.sums for n in self.times}
+
+    def __str__(self) -> str:
+        return f"{self.name} makes {' or '.join(map(str, sorted(self.totals())))}"
 
 
-def _rounds(kernel: Kernel, sites: Sequence[Use]) -> set[int] | None:
+def _adds_up(count: int, makers: Sequence[_Maker]) -> bool:
+    """Whether each way that each role goes fits into a phase of so many arrivals."""
+    for maker in makers:
+        others = [other.totals() for other in makers if other is not maker]
+        rests = {sum(pick) for pick in product(*others)}
+        for total in maker.sums:
+            if not any(total * n + rest == count for n in maker.times for rest in rests):
+                return False
+    return True
+
+
+def _rounds(kernel: Kernel, sites: Sequence[Use], rank: int) -> frozenset[int] | None:
     """Arrivals of one instance a phase: sites of one block and index add up, others take turns."""
     sums: dict[tuple[object, ...], int] = {}
     for use in sites:
         arrivals = use.arrivals(kernel)
         if arrivals is None or len(arrivals) != 1 or use.reach is None:
             return None
-        if len(set(use.reach)) != 1:
-            return None
         key = (use.block, use.index)
-        sums[key] = sums.get(key, 0) + arrivals[0] * use.reach[0]
-    return set(sums.values())
+        sums[key] = sums.get(key, 0) + arrivals[0] * use.reach[rank]
+    return frozenset(sums.values())
 
 
 def _bytes(kernel: Kernel, barrier: Buffer, others: Sequence[Use]) -> Iterator[Finding]:
@@ -157,27 +181,31 @@ def _bytes(kernel: Kernel, barrier: Buffer, others: Sequence[Use]) -> Iterator[F
     for expect in expects:
         wanted = expect.values.get(Part.BYTES)
         inside = [u for u in copies if u.path[: len(expect.block)] == expect.block]
-        if wanted is None or len(wanted) != 1:
+        if wanted is None or len([e for e in expects if e.block == expect.block]) > 1:
             continue
-        if len([e for e in expects if e.block == expect.block]) > 1:
-            continue
-        total = _brought(kernel, expect, inside if inside else copies)
-        if total is not None and total != wanted[0]:
-            yield (
-                "tir.barrier-bytes",
-                expect.path,
-                f"a phase of {barrier.name} expects {wanted[0]} bytes; its copies bring {total}",
-            )
+        for rank in range(kernel.cluster_size):
+            total = _brought(kernel, expect, inside if inside else copies, rank)
+            wrong = [value for value in wanted if value != total]
+            if total is not None and wrong:
+                where = f" of rank {rank}" if kernel.cluster_size > 1 else ""
+                yield (
+                    "tir.barrier-bytes",
+                    expect.path,
+                    f"a phase of {barrier.name}{where} expects {wrong[0]} bytes; its copies bring "
+                    f"{total}",
+                )
+                break
 
 
-def _brought(kernel: Kernel, expect: Use, copies: Sequence[Use]) -> int | None:
+def _brought(kernel: Kernel, expect: Use, copies: Sequence[Use], rank: int) -> int | None:
+    """Bytes that the copies of one block bring to a rank's barrier; None where that is unknown."""
     total = 0
     for use in copies:
         if use.path[: len(expect.block)] != expect.block or use.index != expect.index:
             return None
         times = repeats(kernel, expect.block, use.path)
-        if times is None or use.reach is None or len(set(use.reach)) != 1:
+        if times is None or use.reach is None:
             return None
         size = sum(touch.bytes for touch in use.touches if touch.access.writes)
-        total += times * size * use.reach[0]
+        total += times * size * use.reach[rank]
     return total

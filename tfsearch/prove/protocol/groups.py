@@ -15,14 +15,13 @@ _NAMED = frozenset({Sync.NAMED, Sync.NAMED_ARRIVE})
 
 def named_findings(kernel: Kernel, uses: Sequence[Use]) -> Iterator[Finding]:
     """(code, place, message) for named barriers that are for other warps than come to them."""
-    named = [use for use in uses if use.sync in _NAMED]
     by_id: dict[int, list[Use]] = {}
-    for use in named:
-        ids = use.values.get(Part.ID)
-        if ids is None:
-            return
-        for key in ids:
-            by_id.setdefault(key, []).append(use)
+    for use in uses:
+        if use.sync in _NAMED:
+            if use.comers is None:
+                return
+            for key in use.comers:
+                by_id.setdefault(key, []).append(use)
     for key, sites in sorted(by_id.items()):
         counts = {value for use in sites for value in use.values.get(Part.WARPS) or ()}
         if len(counts) > 1:
@@ -34,27 +33,26 @@ def named_findings(kernel: Kernel, uses: Sequence[Use]) -> Iterator[Finding]:
             continue
         if not any(use.sync is Sync.NAMED for use in sites):
             yield "tir.named-barrier", sites[0].path, f"nothing waits at named barrier {key}"
+        come = _warps(kernel, key, sites)
         for count in counts:
-            most, steps = _comers(kernel, sites)
-            if count > most or count % steps or (count < most and not _by_instance(sites)):
+            if count != come:
                 yield (
                     "tir.named-barrier",
                     sites[0].path,
-                    f"named barrier {key} is for {count} warps; those that come to it have {most}",
+                    f"named barrier {key} is for {count} warps; those that come to it have {come}",
                 )
 
 
-def _comers(kernel: Kernel, sites: Sequence[Use]) -> tuple[int, int]:
-    """(warps of everyone that can come, warps of the narrowest collective)."""
-    roles = list(dict.fromkeys(use.role for use in sites))
-    warps = [kernel.warps if r is None else r.width * r.instances for r in roles]
-    widths = [kernel.warps if r is None else r.width for r in roles]
-    return sum(warps), min(widths)
-
-
-def _by_instance(sites: Sequence[Use]) -> bool:
-    """Whether instances come to barriers of their own, or in turns."""
-    return any(len(use.values.get(Part.ID) or ()) > 1 or use.by_turns for use in sites)
+def _warps(kernel: Kernel, key: int, sites: Sequence[Use]) -> int:
+    """Warps of everyone that comes to a named barrier."""
+    total = 0
+    for role in dict.fromkeys(use.role for use in sites):
+        if role is None:
+            total += kernel.warps
+            continue
+        mine = [use.comers or {} for use in sites if use.role is role]
+        total += role.width * len(frozenset[int]().union(*(c.get(key, ()) for c in mine)))
+    return total
 
 
 def group_findings(uses: Sequence[Use]) -> Iterator[Finding]:

@@ -39,8 +39,8 @@ class Use:
 
     ``barrier`` and ``index``: the barrier operand. ``values``: what each part can be (None: not
     known). ``reach``: how often, all units of a cluster together, each rank is reached (None: not
-    known). ``by_turns``: instances of the role do not all come here alike. ``variables``: those of
-    the enclosing loops, outermost first, with the paths of the loops.
+    known). ``by_turns``: instances of the role do not all come here alike. ``comers``: of a named
+    barrier, by id the instances that come to it (None: not known).
     """
 
     path: Path
@@ -54,6 +54,7 @@ class Use:
     indices: tuple[int, ...] | None
     reach: tuple[int, ...] | None
     by_turns: bool
+    comers: Mapping[int, frozenset[int]] | None
 
     @property
     def role_name(self) -> str:
@@ -90,7 +91,7 @@ def use_of(site: CallSite) -> Use:
         site.path, site.atom, sync, site.role, tuple([_touch(site, o) for o in _tiles(site)]),
         None if barrier is None else barrier.buffer,
         () if barrier is None else barrier.starts,
-        values, indices, _reach(site), _by_turns(site, barrier),
+        values, indices, _reach(site), _by_turns(site, barrier), _comers(site, sync),
     )  # fmt: skip
 
 
@@ -131,6 +132,28 @@ def _by_turns(site: CallSite, barrier: ResolvedWindow | None) -> bool:
         ):
             return True
     return False
+
+
+def _comers(site: CallSite, sync: Sync) -> dict[int, frozenset[int]] | None:
+    """By id of a named barrier: the instances of the role that come to it."""
+    form = part_form(site, Part.ID)
+    if form is None or sync not in (Sync.NAMED, Sync.NAMED_ARRIVE):
+        return None
+    scope, role = site.scope, site.role
+    if scope.instance is None:
+        ids = values_of(site, form)
+        every = frozenset(range(1 if role is None else role.instances))
+        return None if ids is None else dict.fromkeys(ids, every)
+    which = scope.algebra.variable(scope.instance)
+    points = enumerate_points(scope, (form, which), site.limits.enumeration_points)
+    if points is None:
+        return None
+    ids = points.value(scope.algebra, form).tolist()
+    instances = points.value(scope.algebra, which).tolist()
+    out: dict[int, set[int]] = {}
+    for key, instance in set(zip(ids, instances, strict=True)):
+        out.setdefault(key, set()).add(instance)
+    return {key: frozenset(found) for key, found in out.items()}
 
 
 def _reach(site: CallSite) -> tuple[int, ...] | None:
