@@ -269,7 +269,7 @@ TABLE = AtomTable(ATOMS, ())
 LIMITS = Limits(
     {MemorySpace.SHARED: 16 << 10, MemorySpace.REGISTER: 64, MemorySpace.SCRATCH: 1 << 20},
     register_bytes=4,
-    max_units=64,
+    max_units=256,
     max_warps=8,
     max_cluster=4,
     named_barriers=8,

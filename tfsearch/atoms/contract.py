@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum, StrEnum
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -283,9 +284,24 @@ class Atom:
     effects: Effects = field(default_factory=Effects)
     flops: int = 0
 
+    @cached_property
+    def parts(self) -> Mapping[Part, int]:
+        """The position of the first operand of each part."""
+        places = [(spec.part, place) for place, spec in enumerate(self.operands)]
+        return dict(reversed(places))
+
     def find(self, part: Part) -> int:
         """The position of the first operand that is this part; -1 if there is none."""
-        return next((i for i, spec in enumerate(self.operands) if spec.part is part), -1)
+        return self.parts.get(part, -1)
+
+    @cached_property
+    def is_plain(self) -> bool:
+        """True where a unit of one thread that does one thing after another is all it needs."""
+        return not (
+            self.is_async
+            or self.effects.synchronises not in (Sync.NONE, Sync.UNITS, Sync.FENCE)
+            or any(spec.access is Access.REDUCE for spec in self.operands)
+        )
 
     @property
     def is_async(self) -> bool:

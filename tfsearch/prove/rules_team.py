@@ -143,6 +143,8 @@ def part_form(site: CallSite, part: Part) -> Form | None:
 def _range_faults(
     site: CallSite, parts: frozenset[Part], low: dict[Part, int], high: dict[Part, int]
 ) -> Iterator[str]:
+    if len(site.windows) == len(site.operands):
+        return
     for resolved in site.operands:
         part = resolved.spec.part
         if part not in parts or not isinstance(resolved.operand, Expr):

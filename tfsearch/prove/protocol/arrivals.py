@@ -9,7 +9,7 @@ from math import prod
 from tfsearch.atoms.contract import Completion, Part, Sync
 from tfsearch.ir.tir.nodes import Buffer, Kernel, Role
 from tfsearch.ir.tir.walk import Path
-from tfsearch.prove.protocol.uses import Use, repeats
+from tfsearch.prove.protocol.uses import Use, repeats, roles_of
 
 Finding = tuple[str, Path, str]
 MEETINGS = frozenset({Sync.TEAM, Sync.NAMED, Sync.CLUSTER_WAIT, Sync.UNITS})
@@ -68,7 +68,7 @@ def _start(
             return
     first = min(use.path for use in others)
     between = [u for u in uses if last < u.path < first]
-    apart = {u.role for u in others} | {u.role for u in inits}
+    apart = roles_of((*others, *inits))
     if len(apart) > 1 and not any(u.sync in MEETINGS for u in between):
         yield (
             "tir.barrier-init",
@@ -109,7 +109,7 @@ def _counts(
         counts.update(values)
     for rank in range(kernel.cluster_size):
         makers: list[_Maker] = []
-        for role in dict.fromkeys(u.role for u in others if u.sync in _ARRIVALS):
+        for role in roles_of(u for u in others if u.sync in _ARRIVALS):
             sites = [u for u in others if u.sync in _ARRIVALS and u.role is role]
             sums = _rounds(kernel, sites, rank)
             if sums is None:

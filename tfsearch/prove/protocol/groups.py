@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from tfsearch.atoms.contract import Completion, Part, Sync
 from tfsearch.ir.tir.nodes import Kernel, MemorySpace
 from tfsearch.ir.tir.walk import Path
-from tfsearch.prove.protocol.uses import Use
+from tfsearch.prove.protocol.uses import Use, roles_of
 
 Finding = tuple[str, Path, str]
 _NAMED = frozenset({Sync.NAMED, Sync.NAMED_ARRIVE})
@@ -46,7 +46,7 @@ def named_findings(kernel: Kernel, uses: Sequence[Use]) -> Iterator[Finding]:
 def _warps(kernel: Kernel, key: int, sites: Sequence[Use]) -> int:
     """Warps of everyone that comes to a named barrier."""
     total = 0
-    for role in dict.fromkeys(use.role for use in sites):
+    for role in roles_of(sites):
         if role is None:
             total += kernel.warps
             continue
@@ -57,7 +57,7 @@ def _warps(kernel: Kernel, key: int, sites: Sequence[Use]) -> int:
 
 def group_findings(uses: Sequence[Use]) -> Iterator[Finding]:
     """(code, place, message) for operations that nothing commits or awaits."""
-    for role in dict.fromkeys(use.role for use in uses):
+    for role in roles_of(uses):
         mine = [use for use in uses if use.role is role]
         for use in mine:
             effects = use.atom.effects

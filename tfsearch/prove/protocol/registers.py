@@ -109,6 +109,8 @@ def _held(kernel: Kernel, block: Block, width: int, limits: Limits) -> int:
     threads = width * kernel.lanes
     owned: set[str] = set()
     _owned(block, owned)
+    if not owned:
+        return 0
 
     def size(buffer: Buffer) -> int:
         return per_thread(buffer, threads, limits) if buffer.name in owned else 0
@@ -120,7 +122,7 @@ def _held(kernel: Kernel, block: Block, width: int, limits: Limits) -> int:
 def _owned(block: Block, owned: set[str]) -> None:
     """Register buffers that a block's own collective allocates, not those of roles in it."""
     for statement in block:
-        if isinstance(statement, Alloc):
+        if isinstance(statement, Alloc) and statement.buffer.space.is_register:
             owned.add(statement.buffer.name)
         elif not (isinstance(statement, Role) and statement.over_warps):
             _owned(children(statement), owned)

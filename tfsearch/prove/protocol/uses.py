@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from tfsearch.atoms.contract import Access, Atom, Part, Sync
@@ -15,7 +15,9 @@ from tfsearch.prove.rules_team import part_form, values_of
 from tfsearch.prove.scope import Condition, Loop
 from tfsearch.prove.site import CallSite, ResolvedWindow
 
-PARTS = (Part.COUNT, Part.BYTES, Part.PENDING, Part.ID, Part.WARPS, Part.REGISTERS)
+PARTS = frozenset(
+    {Part.COUNT, Part.BYTES, Part.PENDING, Part.ID, Part.WARPS, Part.REGISTERS}
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -74,16 +76,20 @@ class Use:
         return None if counts is None else tuple(count * issuers for count in counts)
 
 
+def roles_of(uses: Iterable[Use]) -> list[Role | None]:
+    """The roles of calls in the order of the text, each once; None stands for the whole team."""
+    return list({id(use.role): use.role for use in uses}.values())
+
+
 def use_of(site: CallSite) -> Use:
     """What a call means to the protocol."""
     barrier = next((o for o in site.windows if o.spec.part is Part.BARRIER), None)
     sync = Sync(site.atom.effects.synchronises)
     values: dict[Part, tuple[int, ...] | None] = {}
-    if sync is not Sync.NONE:
-        for part in PARTS:
-            form = part_form(site, part)
-            if form is not None:
-                values[part] = values_of(site, form)
+    for part in site.atom.parts:
+        form = part_form(site, part) if part in PARTS else None
+        if form is not None:
+            values[part] = values_of(site, form)
     indices = None
     if barrier is not None and sync is Sync.INIT:
         indices = _indices(site, barrier)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from math import prod
 from typing import Any
 
-from tfsearch.atoms.contract import Access, Atom, Kind, OperandSpec, Part, Sync
+from tfsearch.atoms.contract import Atom, Kind, OperandSpec, Part, Sync
 from tfsearch.ir.tir.expr import Binary, Const, Expr, Operator, Var
 from tfsearch.ir.tir.nodes import Buffer, Call, Kernel, Scalar, Window, tile_dims
 from tfsearch.ir.tir.walk import Path, walk
@@ -174,14 +174,9 @@ def needs_team(kernel: Kernel, atoms: Mapping[str, Atom]) -> bool:
     """Whether units of a kernel are more than one agent that does one thing after another."""
     if kernel.warps != 1 or kernel.cluster_size > 1:
         return True
-    plain = (Sync.NONE, Sync.UNITS, Sync.FENCE)
     for _, statement in walk(kernel.body):
         if isinstance(statement, Call):
             atom = atoms.get(statement.atom)
-            if atom is not None and (
-                atom.is_async
-                or atom.effects.synchronises not in plain
-                or any(spec.access is Access.REDUCE for spec in atom.operands)
-            ):
+            if atom is not None and not atom.is_plain:
                 return True
     return False
