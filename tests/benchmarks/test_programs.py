@@ -127,6 +127,14 @@ def test_calls_are_taken_apart(tmp_path: Path) -> None:
     assert costs["ns_per_call"]["prebound call, out"] > 0
 
 
+def test_mutants_are_judged_and_candidates_verified(tmp_path: Path) -> None:
+    lines = well_formed("mutants", *run(tmp_path, "mutants.py"))
+    subjects = [line for line in lines if "subject" in line]
+    assert len(subjects) >= 4
+    assert sum(sum(line["judged"].values()) for line in subjects) >= 20
+    assert any(line.get("candidates", 0) >= 20 for line in lines)
+
+
 def test_lookups_in_a_filled_database_are_timed(tmp_path: Path) -> None:
     code, lines = run(tmp_path, "db_million.py", str(tmp_path / "m.db"))
     (found,) = well_formed("db_million", code, lines)

@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 @click.option(
     "--policy",
     metavar="P",
-    help="ranked, random or exhaustive; name:key=value [default: ranked; random with --space].",
+    help="ranked, portfolio, surrogate, evolutionary, local, random or exhaustive; name:key=value "
+    "[default: ranked; portfolio with --space].",
 )
 @click.option("--workers", type=int, metavar="W", help="Compilations at a time [default: cores].")
 @shared.build_options

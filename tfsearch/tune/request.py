@@ -84,7 +84,7 @@ class TuneRequest:
     @property
     def policy_name(self) -> str:
         """The policy with its options as text."""
-        default = "random" if isinstance(self.workload, KernelWorkload) else "ranked"
+        default = "portfolio" if isinstance(self.workload, KernelWorkload) else "ranked"
         return self.policy or default
 
     @property
