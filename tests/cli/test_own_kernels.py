@@ -71,6 +71,8 @@ def test_a_t1_definition_tunes_with_a_reference_beside_it(run: Run, files: Path)
             "Language": "C",
             "KernelName": "twice",
             "KernelFile": "k.c",
+            "LocalSize": {"X": "1"},
+            "GlobalSize": {"X": "1"},
             "Arguments": [
                 {"Name": "x", "AccessType": "ReadOnly", **argument},
                 {"Name": "y", "AccessType": "WriteOnly", **argument},

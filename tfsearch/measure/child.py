@@ -21,7 +21,7 @@ from tfsearch.core.errors import TfsearchError, UnavailableError
 from tfsearch.measure.bench import Context, import_factory
 from tfsearch.measure.compare import Baseline, benchmark, final
 from tfsearch.measure.job import Limits, MeasureJob
-from tfsearch.measure.protocols import Runner
+from tfsearch.measure.protocols import BACK, REFERENCE, Runner
 from tfsearch.measure.run import measure
 
 _PR_SET_PDEATHSIG = 1  # <linux/prctl.h>
@@ -64,8 +64,13 @@ def _make_runner(path: str, selector: str) -> Runner:
 def _answer(
     command: Mapping[str, Any], runner: Runner, context: Context, send: Callable[[Reply], None]
 ) -> Reply:
+    last = "start"
+
     def report(phase: str) -> None:
-        send({"kind": "phase", "phase": phase})
+        nonlocal last
+        if phase not in (REFERENCE, BACK):
+            last = phase
+        send({"kind": "phase", "phase": phase or last})
 
     try:
         return {"kind": "result", "result": _execute(command, runner, context, report)}

@@ -25,10 +25,13 @@ from tfsearch.measure.job import (
 )
 from tfsearch.measure.locks import DeviceLock
 from tfsearch.measure.process import Ended, Garbled, MeasuringProcess, Overdue, environment
+from tfsearch.measure.protocols import REFERENCE
 
 LOCK_WAIT_S = 120.0
 START_S = 60.0
 PROBE_S = 60.0
+REFERENCE_S = 600.0
+"""What one case of a reference may take; a job's own time stands still meanwhile."""
 
 # After anything else the process may carry damage that a later candidate would be blamed for.
 _HARMLESS = frozenset({Status.OK, Status.LOAD_ERROR})
@@ -223,6 +226,7 @@ class Measurer:
     ) -> Any:
         phase = "start"
         start = time.monotonic()
+        limit, left = deadline - start, 0.0
 
         def failure(status: Status, code: str, message: str) -> _Failure:
             return _Failure(status, code, phase, message, time.monotonic() - start)
@@ -233,7 +237,12 @@ class Measurer:
                 message = process.receive(deadline)
                 match message.get("kind"):
                     case "phase":
+                        now = time.monotonic()
+                        if phase == REFERENCE:
+                            deadline = now + left
                         phase = str(message["phase"])
+                        if phase == REFERENCE:
+                            left, deadline = max(0.0, deadline - now), now + REFERENCE_S
                     case "result":
                         return message["result"]
                     case "error":
@@ -246,8 +255,9 @@ class Measurer:
         except Ended as ended:
             return failure(*_classify(ended, phase))
         except Overdue:
-            limit = deadline - start
             text = f"no result within {limit:.3g} s; killed in phase {phase}"
+            if phase == REFERENCE:
+                text = f"the reference took longer than {REFERENCE_S:.3g} s"
             return failure(Status.TIMEOUT, "measure.timeout", text)
         except Garbled as garbled:
             text = f"the measuring process wrote something that is no message: {garbled}"
