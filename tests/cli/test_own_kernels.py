@@ -62,6 +62,15 @@ def test_tune_and_lookup_print_the_agreed_documents(run: Run, files: Path) -> No
     assert "proof      none: a user's own kernel has no TIR" in people.out
 
 
+def test_commands_on_schedules_say_that_a_kernel_has_none(run: Run, files: Path) -> None:
+    kernel = ("k.c", "--space", "k.toml", "--reference", "ref.py:f")
+    schedule = run("tune", *kernel, "--trials", "1", "--json", "--quiet").json["best"]["schedule"]
+    for command in ("check", "explain", "finalize"):
+        answer = run("schedule", command, json.dumps(schedule))
+        assert answer.code == 2
+        assert answer.error.startswith("error[kernel.record]")
+
+
 def test_a_t1_definition_tunes_with_a_reference_beside_it(run: Run, files: Path) -> None:
     argument = {"Type": "float", "MemoryType": "Vector", "Size": 512, "FillType": "Random"}
     space = {"TuningParameters": [{"Name": "n", "Type": "int", "Values": "[512, 256]"}]}
