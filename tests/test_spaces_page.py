@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import shutil
 import subprocess
@@ -39,17 +38,7 @@ def test_every_key_and_function_is_told() -> None:
 def test_the_example_runs_as_written(tmp_path: Path) -> None:
     if shutil.which("gcc") is None:
         pytest.skip("needs gcc")
-    (tmp_path / "bin").mkdir()
-    program = tmp_path / "bin" / "tfsearch"
-    program.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m tfsearch "$@"\n')
-    program.chmod(0o755)
-    kept = {n: v for n, v in os.environ.items() if not n.startswith("TFSEARCH_")}
-    env = {
-        **kept,
-        "TFSEARCH_HOME": str(tmp_path / "home"),
-        "PATH": f"{program.parent}{os.pathsep}{kept['PATH']}",
-        "PYTHONPATH": str(repository.ROOT),
-    }
+    env = repository.with_program(tmp_path)
     said = ""
     for language, block in re.findall(r"^```(\w+)\n(.*?)^```$", page(), re.M | re.S):
         if language != "sh":
