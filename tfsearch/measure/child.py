@@ -21,7 +21,8 @@ from tfsearch.core.errors import TfsearchError, UnavailableError
 from tfsearch.measure.bench import Context, import_factory
 from tfsearch.measure.compare import Baseline, benchmark, final
 from tfsearch.measure.job import Limits, MeasureJob
-from tfsearch.measure.protocols import BACK, REFERENCE, Runner
+from tfsearch.measure.phases import BACK, REFERENCE
+from tfsearch.measure.protocols import Runner
 from tfsearch.measure.run import measure
 
 _PR_SET_PDEATHSIG = 1  # <linux/prctl.h>

@@ -17,11 +17,6 @@ from tfsearch.core.launch import LaunchSpec
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
-REFERENCE = "reference"
-"""The phase in which the oracle works."""
-BACK = ""
-"""Told to a report: the phase before goes on."""
-
 
 class Arguments(Protocol):
     """Device-side arguments of one call, allocated by :meth:`Loaded.bind`."""

@@ -24,8 +24,8 @@ from tfsearch.measure.job import (
     protocol,
 )
 from tfsearch.measure.locks import DeviceLock
+from tfsearch.measure.phases import REFERENCE
 from tfsearch.measure.process import Ended, Garbled, MeasuringProcess, Overdue, environment
-from tfsearch.measure.protocols import REFERENCE
 
 LOCK_WAIT_S = 120.0
 START_S = 60.0
