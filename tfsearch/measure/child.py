@@ -19,9 +19,9 @@ from typing import Any
 from tfsearch.core import errors
 from tfsearch.core.errors import TfsearchError, UnavailableError
 from tfsearch.measure.bench import Context, import_factory
+from tfsearch.measure.clock import BACK, REFERENCE
 from tfsearch.measure.compare import Baseline, benchmark, final
 from tfsearch.measure.job import Limits, MeasureJob
-from tfsearch.measure.phases import BACK, REFERENCE
 from tfsearch.measure.protocols import Runner
 from tfsearch.measure.run import measure
 

@@ -23,8 +23,8 @@ from tfsearch.core.records import Status, Verification
 from tfsearch.ir.dtypes import DType
 from tfsearch.ir.hir.rounding import round_values
 from tfsearch.measure.buffers import Guarded, bits, poison, poison_bits
+from tfsearch.measure.clock import BACK, REFERENCE
 from tfsearch.measure.inputs import Pass
-from tfsearch.measure.phases import BACK, REFERENCE
 from tfsearch.measure.protocols import Arguments, Loaded
 
 Array = NDArray[Any]

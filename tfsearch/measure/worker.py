@@ -15,6 +15,7 @@ from typing import Any, Self
 from tfsearch.core import errors
 from tfsearch.core.errors import InternalError, TfsearchError, UnavailableError
 from tfsearch.core.records import Status
+from tfsearch.measure.clock import REFERENCE
 from tfsearch.measure.compare import Baseline
 from tfsearch.measure.job import (
     Comparison,
@@ -24,7 +25,6 @@ from tfsearch.measure.job import (
     protocol,
 )
 from tfsearch.measure.locks import DeviceLock
-from tfsearch.measure.phases import REFERENCE
 from tfsearch.measure.process import Ended, Garbled, MeasuringProcess, Overdue, environment
 
 LOCK_WAIT_S = 120.0

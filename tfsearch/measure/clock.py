@@ -1,4 +1,4 @@
-"""Phases of a job that whoever watches the clock tells apart."""
+"""What is told to whoever watches the clock of a job: the phases that are not the candidate's."""
 
 REFERENCE = "reference"
 """The phase in which the oracle works."""
