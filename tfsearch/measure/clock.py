@@ -4,3 +4,5 @@ REFERENCE = "reference"
 """The phase in which the oracle works."""
 BACK = ""
 """Told to a report: the phase before goes on."""
+REFERENCE_S = 600.0
+"""What one case of a reference may take; a job's own time stands still meanwhile."""

@@ -15,7 +15,7 @@ from typing import Any, Self
 from tfsearch.core import errors
 from tfsearch.core.errors import InternalError, TfsearchError, UnavailableError
 from tfsearch.core.records import Status
-from tfsearch.measure.clock import REFERENCE
+from tfsearch.measure.clock import REFERENCE, REFERENCE_S
 from tfsearch.measure.compare import Baseline
 from tfsearch.measure.job import (
     Comparison,
@@ -30,8 +30,6 @@ from tfsearch.measure.process import Ended, Garbled, MeasuringProcess, Overdue, 
 LOCK_WAIT_S = 120.0
 START_S = 60.0
 PROBE_S = 60.0
-REFERENCE_S = 600.0
-"""What one case of a reference may take; a job's own time stands still meanwhile."""
 
 # After anything else the process may carry damage that a later candidate would be blamed for.
 _HARMLESS = frozenset({Status.OK, Status.LOAD_ERROR})
