@@ -34,7 +34,6 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from tests.prove.loom import LIMITS, TABLE
 from tests.prove.test_team import CASES
-
 from tfsearch.atoms.table import AtomTable
 from tfsearch.core.errors import TfsearchError
 from tfsearch.core.records import Refusal
