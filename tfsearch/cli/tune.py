@@ -22,7 +22,8 @@ if TYPE_CHECKING:
     "--policy",
     default="ranked",
     metavar="P",
-    help="ranked, portfolio, surrogate, evolutionary, local, random or exhaustive; name:key=value.",
+    help="ranked, auto, portfolio, surrogate, evolutionary, local, random or exhaustive; "
+    "name:key=value.",
 )
 @click.option("--workers", type=int, metavar="W", help="Compilations at a time [default: cores].")
 @shared.build_options

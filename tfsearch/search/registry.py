@@ -9,13 +9,15 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+import numpy as np
+
 from tfsearch.core.errors import RequestError
 from tfsearch.search.evolutionary import Evolutionary, EvolutionaryOptions
 from tfsearch.search.local import Local
 from tfsearch.search.portfolio import Portfolio
 from tfsearch.search.problem import Policy, Problem
 from tfsearch.search.ranked import Ranked, RankedOptions
-from tfsearch.search.scan import Scan
+from tfsearch.search.scan import Scan, scan
 from tfsearch.search.surrogate import Surrogate, SurrogateOptions
 from tfsearch.search.uniform import Exhaustive, Random
 from tfsearch.space import Point
@@ -128,7 +130,19 @@ def _portfolio(context: PolicyContext) -> Policy:
     )
 
 
+def _auto(context: PolicyContext) -> Policy:
+    return (_ranked if _predicts(context) else _portfolio)(context)
+
+
+def _predicts(context: PolicyContext) -> bool:
+    """Whether the model tells points apart."""
+    pool = (context.first or scan(context.problem, keep=64)).pool
+    known = pool.estimate_us[np.isfinite(pool.estimate_us) & (pool.estimate_us > 0)]
+    return len(known) * 2 > len(pool) and float(np.ptp(known)) > 0
+
+
 POLICIES: dict[str, PolicyEntry] = {
+    "auto": PolicyEntry(_auto),
     "ranked": PolicyEntry(_ranked, ("explore", "tolerance", "pool")),
     "random": PolicyEntry(_random),
     "exhaustive": PolicyEntry(_exhaustive, ("prune",)),

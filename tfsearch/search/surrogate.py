@@ -48,7 +48,7 @@ class SurrogateOptions:
     """``explore``: share of uniform points after the first ones; ``slow``: what is left of log
     time beyond the median; ``trust``: weight, in trials, of "the model is right"."""
 
-    explore: float = 0.05
+    explore: float = 0.03
     slow: float = 0.3
     trust: float = 4.0
 
