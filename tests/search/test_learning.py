@@ -139,6 +139,9 @@ class _Fixed:
     def tell(self, results: Any) -> None:
         pass
 
+    def close(self) -> None:
+        pass
+
 
 @pytest.mark.parametrize("name", ["surrogate", "portfolio"])
 def test_a_space_too_large_to_hold_is_walked_to_its_end(

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     "--policy",
     default="ranked",
     metavar="P",
-    help="ranked, auto, portfolio, surrogate, evolutionary, local, random or exhaustive; "
-    "name:key=value.",
+    help="How to choose, as in docs/policies.md: ranked, auto, portfolio, surrogate, evolutionary, "
+    "local, random, exhaustive, agent:CMD; options as NAME:key=value.",
 )
 @click.option("--workers", type=int, metavar="W", help="Compilations at a time [default: cores].")
 @shared.build_options

@@ -120,6 +120,11 @@ class Portfolio(Base):
         for member in self._members.values():
             member.tell(results)
 
+    def close(self) -> None:
+        """Close the members."""
+        for member in self._members.values():
+            member.close()
+
     def _next(self) -> Point | None:
         first = self._standing.choice(len(self._seen))
         for name in (first, *(name for name in self._members if name != first)):

@@ -1,17 +1,21 @@
 """Policies by name; options follow a colon (see ``docs/policies.md``).
 
 A policy text is ``name`` or ``name:key=value,key=value``, for example
-``ranked:explore=0.25,pool=4096``; a bare word after the colon is the option ``variant``.
+``ranked:explore=0.25,pool=4096``; a bare word after the colon is the option ``variant``. Where
+everything after the colon is one text, as in ``agent:./my-agent --fast``, it is the option that the
+entry names.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 
 from tfsearch.core.errors import RequestError
+from tfsearch.search.agent import Agent
 from tfsearch.search.evolutionary import Evolutionary, EvolutionaryOptions
 from tfsearch.search.local import Local
 from tfsearch.search.portfolio import Portfolio
@@ -23,12 +27,18 @@ from tfsearch.search.uniform import Exhaustive, Random
 from tfsearch.space import Point
 
 
+def _unseen(code: str, message: str) -> None:
+    del code, message
+
+
 @dataclass(frozen=True)
 class PolicyContext:
     """What a policy is made from.
 
     ``incumbent_us`` is the time to beat; ``first`` a scan against that incumbent, where one
-    was made already; ``hints`` are points worth trying first.
+    was made already; ``hints`` are points worth trying first. ``facts`` and ``budget`` are what a
+    searcher outside of this process is told; ``notice`` is called with a code and a line when the
+    user should see something.
     """
 
     problem: Problem
@@ -37,6 +47,9 @@ class PolicyContext:
     first: Scan | None = None
     hints: Sequence[Point] = ()
     options: Mapping[str, str] = field(default_factory=dict[str, str])
+    facts: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    budget: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    notice: Callable[[str, str], None] = _unseen
 
 
 Factory = Callable[[PolicyContext], Policy]
@@ -44,10 +57,14 @@ Factory = Callable[[PolicyContext], Policy]
 
 @dataclass(frozen=True)
 class PolicyEntry:
-    """A policy: how it is made, and the names of its options."""
+    """A policy: how it is made, and the names of its options.
+
+    ``text`` names the option that everything after the colon is, where it is one text.
+    """
 
     make: Factory
     options: tuple[str, ...] = ()
+    text: str = ""
 
 
 def _ranked(context: PolicyContext) -> Policy:
@@ -130,6 +147,18 @@ def _portfolio(context: PolicyContext) -> Policy:
     )
 
 
+def _agent(context: PolicyContext) -> Policy:
+    return Agent(
+        context.problem,
+        context.options["command"],
+        lambda: _ranked(replace(context, options={})),
+        incumbent_us=context.incumbent_us,
+        facts=context.facts,
+        budget=context.budget,
+        notice=context.notice,
+    )
+
+
 def _auto(context: PolicyContext) -> Policy:
     return (_ranked if _predicts(context) else _portfolio)(context)
 
@@ -142,6 +171,7 @@ def _predicts(context: PolicyContext) -> bool:
 
 
 POLICIES: dict[str, PolicyEntry] = {
+    "agent": PolicyEntry(_agent, text="command"),
     "auto": PolicyEntry(_auto),
     "ranked": PolicyEntry(_ranked, ("explore", "tolerance", "pool")),
     "random": PolicyEntry(_random),
@@ -164,7 +194,9 @@ def parse_policy(text: str) -> tuple[str, dict[str, str]]:
             "policy.unknown", f"unknown policy {name!r}; known policies: {', '.join(POLICIES)}"
         )
     options: dict[str, str] = {}
-    known = POLICIES[name].options
+    known, text_of = POLICIES[name].options, POLICIES[name].text
+    if text_of:
+        return name, {text_of: rest}
     for part in filter(None, rest.split(",")):
         key, equals, value = part.partition("=")
         if not equals:
@@ -186,10 +218,18 @@ def make_policy(
     incumbent_us: float | None = None,
     first: Scan | None = None,
     hints: Sequence[Point] = (),
+    facts: Mapping[str, Any] | None = None,
+    budget: Mapping[str, Any] | None = None,
+    notice: Callable[[str, str], None] = _unseen,
 ) -> Policy:
-    """The policy that a text names. Errors as in :func:`parse_policy`, and for bad values."""
+    """The policy that a text names. Errors as in :func:`parse_policy`, and for bad values.
+
+    ``UnavailableError`` when a process that it needs cannot be started.
+    """
     name, options = parse_policy(text)
-    context = PolicyContext(problem, seed, incumbent_us, first, hints, options)
+    context = PolicyContext(
+        problem, seed, incumbent_us, first, hints, options, facts or {}, budget or {}, notice
+    )
     return POLICIES[name].make(context)
 
 

@@ -154,6 +154,9 @@ class _Tuning:
             incumbent_us=best_us,
             first=found,
             hints=[*self.hints, *similar_points(plan, self.recorder)],
+            facts=plan.facts,
+            budget={"trials": request.trials_limit, "seconds": request.seconds},
+            notice=self.observer.warning,
         )
         loop = Loop(
             plan,
@@ -172,7 +175,10 @@ class _Tuning:
             self.observer.stage(Stage.RESUME)
             loop.resume(earlier)
         self.observer.stage(Stage.SEARCH)
-        loop.run()
+        try:
+            loop.run()
+        finally:
+            policy.close()
         outcome, baseline, note = self._decide(session, loop, incumbent, measurer, builder)
         best = self._best(loop, incumbent, outcome)
         self._finish(loop, best)
