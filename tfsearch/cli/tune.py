@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     default="ranked",
     metavar="P",
     help="How to choose, as in docs/policies.md: ranked, auto, portfolio, surrogate, evolutionary, "
-    "local, random, exhaustive, agent:CMD; options as NAME:key=value.",
+    "local, random, exhaustive, optuna:SAMPLER, agent:CMD; options as NAME:key=value.",
 )
 @click.option("--workers", type=int, metavar="W", help="Compilations at a time [default: cores].")
 @shared.build_options

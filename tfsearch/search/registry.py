@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from tfsearch.core.errors import RequestError
+from tfsearch.core.errors import RequestError, UnavailableError
 from tfsearch.search.agent import Agent
 from tfsearch.search.evolutionary import Evolutionary, EvolutionaryOptions
 from tfsearch.search.local import Local
@@ -159,6 +159,25 @@ def _agent(context: PolicyContext) -> Policy:
     )
 
 
+def _optuna(context: PolicyContext) -> Policy:
+    try:
+        from tfsearch.search.studies import OptunaPolicy
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] != "optuna":
+            raise
+        raise UnavailableError(
+            "policy.optuna-missing",
+            "the policy optuna needs Optuna: pip install 'tfsearch[optuna]'",
+        ) from None
+    return OptunaPolicy(
+        context.problem,
+        variant=context.options.get("variant") or "tpe",
+        seed=context.seed,
+        incumbent_us=context.incumbent_us,
+        hints=context.hints,
+    )
+
+
 def _auto(context: PolicyContext) -> Policy:
     return (_ranked if _predicts(context) else _portfolio)(context)
 
@@ -178,6 +197,7 @@ POLICIES: dict[str, PolicyEntry] = {
     "exhaustive": PolicyEntry(_exhaustive, ("prune",)),
     "local": PolicyEntry(_local),
     "evolutionary": PolicyEntry(_evolutionary, ("population", "mutation")),
+    "optuna": PolicyEntry(_optuna, ("variant",)),
     "portfolio": PolicyEntry(_portfolio),
     "surrogate": PolicyEntry(_surrogate, ("explore", "slow", "trust")),
 }

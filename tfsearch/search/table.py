@@ -98,6 +98,12 @@ class Table:
         ]
         return np.concatenate(found)
 
+    def nearest(self, point: Point, rows: Ints) -> Point:
+        """The one of these rows that is most like a point, which need not be legal."""
+        (_, points), *_ = points_of(self._problem.space, [point])
+        apart = self.features[rows] - self._encoder.features(points)
+        return self.point(int(rows[np.argmin((apart**2).sum(axis=1))]))
+
     def _find(self, position: int, index: int) -> int | None:
         for recipe, indices, rows in self._known:
             if recipe == position:
