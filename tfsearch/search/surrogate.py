@@ -133,7 +133,7 @@ class Surrogate(Base):
 
     def _choose(self) -> int | None:
         possible = self._open
-        if self.best_us is not None:
+        if self.best_us is not None and self._table.bounded:
             possible = possible & (self._table.bound_us[: len(possible)] < self.best_us)
         if not possible.any():
             return None
