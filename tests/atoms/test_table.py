@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from tfsearch.atoms.contract import (
@@ -11,6 +13,7 @@ from tfsearch.atoms.contract import (
     Computation,
     Kind,
     OperandSpec,
+    Part,
 )
 from tfsearch.atoms.table import AtomTable
 from tfsearch.core.errors import InternalError
@@ -82,3 +85,20 @@ def test_a_table_is_a_mapping_in_declared_order() -> None:
     assert len(table) == 2
     assert table["a"].features == WIDE
     assert "c" not in table
+
+
+def test_an_opaque_call_updates_everything_it_is_handed():
+    spec = OperandSpec("x", Access.READ, None, (8,), frozenset({MemorySpace.GLOBAL}))
+    number = OperandSpec("n", Access.READ, DType.I32, (), frozenset())
+
+    def opaque(*operands):
+        return Atom(
+            "toy.opaque", frozenset(), Computation(Kind.OPAQUE, "", (8,), ()), operands,
+            lambda _: None, AtomCost("pipe", 1.0), "",
+        )  # fmt: skip
+
+    with pytest.raises(ValueError, match="an opaque call updates what it is handed"):
+        opaque(spec)
+    atom = opaque(replace(spec, access=Access.UPDATE), number)
+    assert atom.is_plain
+    assert atom.find(Part.BARRIER) == -1

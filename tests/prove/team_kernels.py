@@ -37,12 +37,16 @@ class Ring:
 
     ``consumers`` pairs of warps either share every tile (8 rows each) or, with ``pingpong``, take
     turns. With ``cast``, two units form a cluster whose tiles lie above one another: each loads
-    half of the tile of ``b`` and sends it to both.
+    half of the tile of ``b`` and sends it to both. With ``lines``, all threads of the loader copy
+    through the generic proxy, and arrive once their copies are complete.
     """
 
-    def __init__(self, m, n, k, *, stages=3, consumers=2, pingpong=False, cast=False, clusters=2):
+    def __init__(
+        self, m, n, k, *, stages=3, consumers=2, pingpong=False, cast=False, lines=False, clusters=2
+    ):
         self.m, self.n, self.k = m, n, k
         self.stages, self.consumers, self.pingpong, self.cast = stages, consumers, pingpong, cast
+        self.lines = lines
         self.size = 2 if cast else 1
         self.clusters = clusters
         self.rows = SIZE if pingpong else SIZE * consumers
@@ -88,7 +92,7 @@ class Ring:
     def _setup(self):
         b = self.builder
         with b.loop("i", self.stages) as i:
-            b.call("loom.init", window(self.full, i), 1)
+            b.call("loom.init", window(self.full, i), 2 * LANES if self.lines else 1)
             arrivals = (1 if self.pingpong else self.consumers) * self.size
             b.call("loom.init", window(self.empty, i), arrivals)
         b.call("loom.fence.init")
@@ -121,26 +125,29 @@ class Ring:
                 at = b.let("at", j * self.steps + kk)
                 slot = b.let("slot", at % self.stages)
                 b.call("loom.wait", window(self.empty, slot), (at // self.stages + 1) % 2)
-                size = tile_bytes(self.rows, SIZE) + tile_bytes(SIZE, SIZE)
-                b.call("loom.expect", window(self.full, slot), size)
-                source = window(
-                    self.a, clipped(row, self.rows, self.m), clipped(kk * SIZE, SIZE, self.k)
-                )
-                into = tile(self.sa, slot, 0, self.rows)
-                full = window(self.full, slot)
-                b.call(f"loom.copy.box.r{self.rows}", into, source, full)
-                half = SIZE // self.size
-                first = Var(UNIT) % self.size * half
-                source = window(
-                    self.b,
-                    clipped(kk * SIZE + first, half, self.k),
-                    clipped(col, SIZE, self.n),
-                )
-                into = tile(self.sb, slot, first, half)
-                if self.cast:
-                    b.call(f"loom.copy.cast.r{half}", into, source, full, 3)
-                else:
-                    b.call(f"loom.copy.box.r{half}", into, source, full)
+                self._fill(kk, slot, row, col)
+
+    def _fill(self, kk, slot, row, col):
+        b = self.builder
+        full = window(self.full, slot)
+        half = SIZE // self.size
+        first = Var(UNIT) % self.size * half
+        source_a = window(self.a, clipped(row, self.rows, self.m), clipped(kk * SIZE, SIZE, self.k))
+        source_b = window(
+            self.b, clipped(kk * SIZE + first, half, self.k), clipped(col, SIZE, self.n)
+        )
+        into_a, into_b = tile(self.sa, slot, 0, self.rows), tile(self.sb, slot, first, half)
+        if self.lines:
+            b.call(f"loom.copy.line.r{self.rows}", into_a, source_a)
+            b.call("loom.copy.line.r8", into_b, source_b)
+            b.call("loom.arrive.after", full)
+            return
+        b.call("loom.expect", full, tile_bytes(self.rows, SIZE) + tile_bytes(SIZE, SIZE))
+        b.call(f"loom.copy.box.r{self.rows}", into_a, source_a, full)
+        if self.cast:
+            b.call(f"loom.copy.cast.r{half}", into_b, source_b, full, 3)
+        else:
+            b.call(f"loom.copy.box.r{half}", into_b, source_b, full)
 
     def _release(self, slot):
         b = self.builder
@@ -195,6 +202,8 @@ class Ring:
             at = b.let("at", j * self.steps + kk)
             slot = b.let("slot", at % self.stages)
             b.call("loom.wait", window(self.full, slot), at // self.stages % 2)
+            if self.lines:
+                b.call("loom.fence.async")
             rows = as_expr(0) if self.pingpong else w * SIZE
             b.call("loom.mma", acc, tile(self.sa, slot, rows), tile(self.sb, slot))
             b.call("loom.commit.matrix")

@@ -46,6 +46,7 @@ CASES = {
     "ping-pong": lambda: product(ring_contraction, 45, 20, 36, pingpong=True),
     "multicast": lambda: product(ring_contraction, 45, 20, 36, cast=True),
     "multicast ping-pong": lambda: product(ring_contraction, 45, 20, 36, cast=True, pingpong=True),
+    "arrivals after copies": lambda: product(ring_contraction, 45, 20, 36, lines=True),
     "commit groups": lambda: product(line_contraction, 70, 20, 36),
     "commit groups, two stages": lambda: product(line_contraction, 40, 8, 36, stages=2),
     "rows": lambda: rows(5, 75),

@@ -81,7 +81,8 @@ class Kind(Enum):
     ``COPY``: memory → memory (``dtypes`` = destination, source).
     ``TRANSPOSE``: a 2-D memory tile → its transpose in memory, converting. ``INTERLEAVE``: k
     rows of memory → groups of k adjacent elements. ``CONFIGURE``, ``SYNC``, ``HINT``: state of
-    the unit, synchronisation, prefetch.
+    the unit, synchronisation, prefetch. ``OPAQUE``: something else; it counts as reading and
+    writing everything that it is handed.
     """
 
     LOAD = "load"
@@ -98,6 +99,7 @@ class Kind(Enum):
     CONFIGURE = "configure"
     SYNC = "sync"
     HINT = "hint"
+    OPAQUE = "opaque"
 
 
 @dataclass(frozen=True)
@@ -192,10 +194,12 @@ class Sync(StrEnum):
     as many warps as the operand says, by id; the second does not wait. ``CLUSTER_ARRIVE``,
     ``CLUSTER_WAIT``: all warps of the cluster. ``INIT``: a barrier object takes COUNT arrivals a
     phase. ``ARRIVE``: one arrival (or COUNT) per issuing thread, in unit RANK of the cluster.
-    ``EXPECT``: an arrival that adds BYTES to what the phase waits for. ``WAIT``: until the phase of
-    PARITY is over. ``COMMIT``: close the group of what was issued. ``WAIT_GROUP``: until at most
-    PENDING groups are open. ``FENCE``: what is known here becomes visible through the proxies
-    ``Effects.fences``. ``SET_REGISTERS``: every thread has REGISTERS registers from here on.
+    ``ARRIVE_AFTER``: the same once all operations of the stream that the threads have issued are
+    complete; it does not wait. ``EXPECT``: an arrival that adds BYTES to what the phase waits for.
+    ``WAIT``: until the phase of PARITY is over. ``COMMIT``: close the group of what was issued.
+    ``WAIT_GROUP``: until at most PENDING groups are open. ``FENCE``: what is known here becomes
+    visible through the proxies ``Effects.fences``. ``SET_REGISTERS``: every thread has REGISTERS
+    registers from here on.
     """
 
     NONE = ""
@@ -207,6 +211,7 @@ class Sync(StrEnum):
     CLUSTER_WAIT = "cluster_wait"
     INIT = "barrier_init"
     ARRIVE = "barrier_arrive"
+    ARRIVE_AFTER = "barrier_arrive_after"
     EXPECT = "barrier_expect"
     WAIT = "barrier_wait"
     COMMIT = "commit"
@@ -312,3 +317,6 @@ class Atom:
         for spec in self.operands:
             if spec.partial and len(spec.partial) != len(spec.shape):
                 raise ValueError(f"{self.id}.{spec.name}: partial must have one flag a dimension")
+            opaque = self.computes.kind is Kind.OPAQUE and bool(spec.spaces)
+            if opaque and spec.access is not Access.UPDATE:
+                raise ValueError(f"{self.id}.{spec.name}: an opaque call updates what it is handed")

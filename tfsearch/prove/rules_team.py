@@ -162,8 +162,9 @@ def _range_faults(
 
 def check_numbers(site: CallSite) -> Iterable[str]:
     """Counts, bytes, ids and pending groups make sense."""
-    ids = {Part.ID: site.limits.named_barriers - 1, Part.WARPS: site.kernel.warps}
-    return _range_faults(site, _NUMBERS, _LEAST, ids)
+    limits = site.limits
+    most = {Part.ID: limits.named_barriers - 1, Part.WARPS: site.kernel.warps}
+    return _range_faults(site, _NUMBERS, {**_LEAST, Part.ID: limits.reserved_barriers}, most)
 
 
 def check_parity(site: CallSite) -> Iterable[str]:

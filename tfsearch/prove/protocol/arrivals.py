@@ -13,7 +13,7 @@ from tfsearch.prove.protocol.uses import Use, repeats, roles_of
 
 Finding = tuple[str, Path, str]
 MEETINGS = frozenset({Sync.TEAM, Sync.NAMED, Sync.CLUSTER_WAIT, Sync.UNITS})
-_ARRIVALS = frozenset({Sync.ARRIVE, Sync.EXPECT})
+_ARRIVALS = frozenset({Sync.ARRIVE, Sync.ARRIVE_AFTER, Sync.EXPECT})
 
 
 def arrival_findings(kernel: Kernel, uses: Sequence[Use]) -> Iterator[Finding]:

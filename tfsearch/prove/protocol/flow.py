@@ -230,7 +230,7 @@ class _Walker:
         if touch.proxy != _GENERIC and shown is not None and touch.proxy not in shown:
             self._fence_missing(use, touch, "the same collective")
         near = touch.buffer.space in (MemorySpace.SHARED, MemorySpace.REGISTER)
-        if near and writes and touch.proxy == _GENERIC and not use.atom.is_async:
+        if near and writes and touch.proxy == _GENERIC:
             state.shown[name] = frozenset()
 
     def _unawaited(self, use: Use, touch: Touch, state: _State) -> None:
@@ -307,7 +307,7 @@ def _releases(uses: Sequence[Use]) -> dict[str, dict[str, frozenset[str]]]:
     """By shared buffer: the roles that read it, and the barriers that each of them arrives at."""
     arrives: dict[str, set[str]] = {}
     for use in uses:
-        if use.sync is Sync.ARRIVE and use.barrier is not None:
+        if use.sync in (Sync.ARRIVE, Sync.ARRIVE_AFTER) and use.barrier is not None:
             arrives.setdefault(use.role_name, set()).add(use.barrier.name)
     out: dict[str, dict[str, frozenset[str]]] = {}
     for use in uses:
