@@ -40,7 +40,8 @@ class Use:
     ``barrier`` and ``index``: the barrier operand. ``values``: what each part can be (None: not
     known). ``reach``: how often, all units of a cluster together, each rank is reached (None: not
     known). ``by_turns``: instances of the role do not all come here alike. ``comers``: of a named
-    barrier, by id the instances that come to it (None: not known).
+    barrier, by id the instances that come to it (None: not known). ``rank_names``: the variables
+    in a rank or mask.
     """
 
     path: Path
@@ -55,6 +56,7 @@ class Use:
     reach: tuple[int, ...] | None
     by_turns: bool
     comers: Mapping[int, frozenset[int]] | None
+    rank_names: frozenset[str] = frozenset()
 
     @property
     def role_name(self) -> str:
@@ -96,6 +98,7 @@ def use_of(site: CallSite) -> Use:
         None if barrier is None else barrier.buffer,
         () if barrier is None else barrier.starts,
         values, indices, _reach(site), _by_turns(site, barrier), _comers(site, sync),
+        _rank_names(site),
     )  # fmt: skip
 
 
@@ -136,6 +139,14 @@ def _by_turns(site: CallSite, barrier: ResolvedWindow | None) -> bool:
         ):
             return True
     return False
+
+
+def _rank_names(site: CallSite) -> frozenset[str]:
+    form = part_form(site, Part.RANK) or part_form(site, Part.MASK)
+    if form is None:
+        return frozenset()
+    algebra = site.scope.algebra
+    return frozenset(algebra.names[v] for v in algebra.variables_of(form))
 
 
 def _comers(site: CallSite, sync: Sync) -> dict[int, frozenset[int]] | None:
