@@ -1,12 +1,14 @@
 """Concurrent kernels give the right result in whatever order things happen; nothing is found."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from tests.prove.loom import LIMITS, TABLE
 from tests.prove.team_kernels import line_contraction, ring_contraction, row_sums, split_sums
 from tfsearch.core.errors import RequestError
-from tfsearch.ir.tir.nodes import MemorySpace
+from tfsearch.ir.tir.nodes import MemorySpace, Module
 from tfsearch.ir.tir.text import parse_kernel, parse_module, print_module
 from tfsearch.prove.analyze import analyze
 from tfsearch.prove.interpret import interpret
@@ -46,6 +48,7 @@ CASES = {
     "ping-pong": lambda: product(ring_contraction, 45, 20, 36, pingpong=True),
     "multicast": lambda: product(ring_contraction, 45, 20, 36, cast=True),
     "multicast ping-pong": lambda: product(ring_contraction, 45, 20, 36, cast=True, pingpong=True),
+    "square clusters": lambda: product(ring_contraction, 45, 40, 36, square=True, clusters=1),
     "arrivals after copies": lambda: product(ring_contraction, 45, 20, 36, lines=True),
     "commit groups": lambda: product(line_contraction, 70, 20, 36),
     "commit groups, two stages": lambda: product(line_contraction, 40, 8, 36, stages=2),
@@ -64,6 +67,74 @@ def test_the_result_is_right_under_every_seed(name):
         assert outcome.refusals == ()
         for key, value in expected.items():
             np.testing.assert_array_equal(outcome.outputs[key], value)
+
+
+SETUP = """\
+  for i in 0..3 {
+    loom.init(full[i], 1)
+    loom.init(empty[i], 2)
+  }
+  loom.fence.init()
+"""
+COPY_A = (
+    "loom.copy.box.r16(sa[slot, 0 :+ 16, 0 :+ 8], a[row :+ max(0, min(16, 45 - row)), "
+    "kk * 8 :+ max(0, min(8, 36 - kk * 8))], full[slot])"
+)
+VARIANTS = {
+    "the first slots are free": [
+        ("loom.wait(empty[slot], (at // 3 + 1) % 2)",
+         "if 2 < at { loom.wait(empty[slot], (at // 3 + 1) % 2) }"),
+    ],
+    "consumers free the slots at the start": [
+        ("loom.wait(empty[slot], (at // 3 + 1) % 2)", "loom.wait(empty[slot], at // 3 % 2)"),
+        ("loom.registers(40)", "loom.registers(40)\n for s in 0..3 { loom.arrive(empty[s]) }"),
+    ],
+    "one warp initialises": [
+        (SETUP, "role setup warps 4..5 width 1 {\n" + SETUP + "}\n"),
+    ],
+    "a tile in two boxes": [
+        (COPY_A, "for h in 0..2 { loom.copy.box.r8(sa[slot, h * 8 :+ 8, 0 :+ 8], "
+         "a[row + h * 8 :+ max(0, min(8, 45 - (row + h * 8))), "
+         "kk * 8 :+ max(0, min(8, 36 - kk * 8))], full[slot]) }"),
+        ("box [16, 8]", "box [8, 8]"),
+    ],
+    "branches that arrive alike": [
+        ("        if 0 < kk1 {\n          loom.arrive(empty[(at1 + 2) % 3])\n        }\n",
+         "if 0 < kk1 { if kk1 < 3 { loom.arrive(empty[(at1 + 2) % 3]) } else { "
+         "loom.arrive(empty[(at1 + 2) % 3]) } }\n"),
+    ],
+    "every thread arrives": [
+        ("loom.arrive(empty", "loom.arrive.all(empty"),
+        ("loom.init(empty[i], 2)", "loom.init(empty[i], 16)"),
+    ],
+    "the fence stands on the reader's side": [
+        ("      loom.fence.async()\n      loom.named(w + 1, 2)\n",
+         "      loom.named(w + 1, 2)\n      loom.fence.async()\n"),
+    ],
+    "the loader is a single warp": [
+        ("role loader warps 0..2 width 2", "role loader warps 1..2 width 1"),
+        ("loom.registers(40)", "loom.registers(32)"),
+    ],
+    "roles in another order": [],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_other_ways_to_write_a_ring_are_as_legal(name):
+    module, arguments, expected = CASES["cooperative"]()
+    text = print_module(module)
+    for old, new in VARIANTS[name]:
+        assert old in text, old
+        text = text.replace(old, new)
+    module = parse_module(text)
+    if not VARIANTS[name]:
+        *head, first, second = module.main.body
+        module = Module((replace(module.main, body=(*head, second, first)),))
+    assert verify(module, TABLE, LIMITS) == ()
+    for seed in SEEDS:
+        outcome = interpret(module, TABLE, arguments, seed=seed)
+        assert outcome.refusals == ()
+        np.testing.assert_array_equal(outcome.outputs["c"], expected["c"])
 
 
 @pytest.mark.parametrize("name", CASES)
