@@ -60,7 +60,7 @@ from tfsearch.prove.rules_team import TEAM_RULES, team_findings
 from tfsearch.prove.rules_window import WINDOW_RULES
 from tfsearch.prove.scope import Scope
 from tfsearch.prove.site import CallSite, Resolved, ResolvedWindow, Rule, Site
-from tfsearch.prove.team.program import needs_team
+from tfsearch.prove.team.program import called, needs_team
 
 CALL_RULES: tuple[Rule[CallSite], ...] = OPERAND_RULES + WINDOW_RULES + BARRIER_RULES
 TEAM_CALL_RULES: tuple[Rule[CallSite], ...] = LAYOUT_RULES + TEAM_RULES
@@ -458,11 +458,10 @@ def _names(operands: tuple[Resolved, ...]) -> list[str | None]:
 
 def _units_meet(kernel: Kernel, atoms: AtomTable) -> bool:
     """Whether anything in a kernel asks that all units come to it."""
-    for _, statement in walk(kernel.body):
-        if isinstance(statement, Call):
-            atom = atoms.get(statement.atom)
-            if atom is not None and atom.effects.synchronises == BARRIER:
-                return True
-        elif isinstance(statement, Alloc) and not statement.buffer.space.is_private:
+    for name in called(kernel.body):
+        if name in atoms and atoms[name].effects.synchronises == BARRIER:
             return True
-    return False
+    return any(
+        isinstance(statement, Alloc) and not statement.buffer.space.is_private
+        for _, statement in walk(kernel.body)
+    )
