@@ -38,7 +38,7 @@ def test_a_deadlock_says_who_waits_for_what():
         assert f"unit {unit} waits for the roles loader, maths to end" in refusal.message
         assert (
             f"unit {unit} loader waits for parity 0 of empty[0] in phase 0: 2 of 2 arrivals and 0 "
-            f"bytes outstanding at 26:9: loom.wait(empty[slot], at // 3 % 2)" in refusal.message
+            f"bytes outstanding at 27:9: loom.wait(empty[slot], at // 3 % 2)" in refusal.message
         )
         assert f"unit {unit} maths[1] waits for parity 0 of full[0]" in refusal.message
 
