@@ -163,3 +163,20 @@ def test_a_missed_mark_is_the_exit_code_only_when_asked_for(
     assert _program.end(asserted, {"one": None}) == 1
     lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert [line["met"] for line in lines] == [False, False, True, False]
+
+
+def test_valid_sets_of_definitions_are_made_and_timed(tmp_path: Path) -> None:
+    values = {"a": "[1, 2, 3]", "b": "[True, False]"}
+    items = [{"Name": name, "Type": "int", "Values": text} for name, text in values.items()]
+    space = {"TuningParameters": items, "Conditions": [{"Expression": "a > b + 1"}]}
+    (tmp_path / "small.json").write_text(json.dumps({"ConfigurationSpace": space}))
+    code, lines = run(tmp_path, "space_construction.py", str(tmp_path))
+    assert code == 0
+    first, peer, row, last = lines
+    assert first["benchmark"] == "space_construction"
+    assert (row["space"], row["points"], row["legal"]) == ("small", 6, 3)
+    if peer["peer"] is None:
+        assert last["marks"]["equal_sets"] is None
+    else:
+        assert row["equal"]
+        assert row["peer_legal"] == 3
