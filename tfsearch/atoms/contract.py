@@ -253,6 +253,28 @@ class Effects:
     reads_only: bool = False
     fences: frozenset[str] = frozenset()
 
+    def __post_init__(self) -> None:
+        Sync(self.synchronises)
+        needs_group = self.synchronises in (Sync.COMMIT, Sync.WAIT_GROUP, Sync.ARRIVE_AFTER)
+        if needs_group and not self.group:
+            raise ValueError(f"{self.synchronises} names the group that it is about")
+
+
+NEEDS: Mapping[str, frozenset[Part]] = {
+    Sync.NAMED: frozenset({Part.ID, Part.WARPS}),
+    Sync.NAMED_ARRIVE: frozenset({Part.ID, Part.WARPS}),
+    Sync.INIT: frozenset({Part.BARRIER, Part.COUNT}),
+    Sync.ARRIVE: frozenset({Part.BARRIER}),
+    Sync.ARRIVE_AFTER: frozenset({Part.BARRIER}),
+    Sync.EXPECT: frozenset({Part.BARRIER, Part.BYTES}),
+    Sync.WAIT: frozenset({Part.BARRIER, Part.PARITY}),
+    Sync.WAIT_GROUP: frozenset({Part.PENDING}),
+    Sync.SET_REGISTERS: frozenset({Part.REGISTERS}),
+}
+"""Parts that an atom has which synchronises so."""
+ISSUERS = ("thread", "warp", "all")
+"""Who of a collective issues an atom: one thread, one thread of every warp, every thread."""
+
 
 @dataclass(frozen=True)
 class AtomCost:
@@ -314,6 +336,12 @@ class Atom:
         return self.effects.completion is not Completion.IN_ORDER
 
     def __post_init__(self) -> None:
+        missing = NEEDS.get(self.effects.synchronises, frozenset()) - set(self.parts)
+        if missing:
+            names = ", ".join(sorted(part.value for part in missing))
+            raise ValueError(f"{self.id}: {self.effects.synchronises} takes an operand for {names}")
+        if self.issuer not in ISSUERS:
+            raise ValueError(f"{self.id}: issuer {self.issuer} is none of {', '.join(ISSUERS)}")
         for spec in self.operands:
             if spec.partial and len(spec.partial) != len(spec.shape):
                 raise ValueError(f"{self.id}.{spec.name}: partial must have one flag a dimension")

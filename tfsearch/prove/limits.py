@@ -19,10 +19,10 @@ class Limits:
     ``enumeration_points``: how many points of loop variables may be tried where bounds cannot
     be proved symbolically. ``max_refusals``: where a report stops.
 
-    Of teams: ``max_warps`` of a unit, each of ``lanes`` threads (0: any), ``max_cluster`` units of a
-    cluster, ``named_barriers`` of a unit, of which the first ``reserved_barriers`` are
-    not for kernels; ``register_file``: registers of a unit (0: not known), of
-    which a thread has ``register_least`` to ``register_most``, in steps of ``register_step``.
+    Of teams: ``max_warps`` of a unit, each of ``lanes`` threads (0: any), ``max_cluster`` units of
+    a cluster, ``named_barriers`` of a unit, of which the first ``reserved_barriers`` are not for
+    kernels; ``register_file``: registers of a unit (0: not known), of which a thread has
+    ``register_least`` to ``register_most``, in steps of ``register_step``.
     """
 
     capacity: Mapping[MemorySpace, int]
