@@ -235,6 +235,10 @@ class Completion(Enum):
     MATRIX_GROUP = "matrix_group"
 
 
+WEAK_STORE = "weak_store"
+"""The proxy of stores that only a fence of it makes visible to others."""
+
+
 @dataclass(frozen=True)
 class Effects:
     """What an atom does to memory and when, in target-neutral terms.
@@ -244,6 +248,9 @@ class Effects:
     is the stream of groups that an asynchronous atom, a commit or a wait belongs to;
     ``reads_only``: a wait after which sources may be overwritten, while what was written is not
     known to be complete. ``fences``: the proxies of a fence.
+
+    ``configures`` and ``releases`` name a mode of the unit that is on, or off, from here; ``needs``
+    the one in which the atom works.
     """
 
     completion: Completion = Completion.IN_ORDER
@@ -252,6 +259,9 @@ class Effects:
     group: str = ""
     reads_only: bool = False
     fences: frozenset[str] = frozenset()
+    configures: str = ""
+    releases: str = ""
+    needs: str = ""
 
     def __post_init__(self) -> None:
         Sync(self.synchronises)

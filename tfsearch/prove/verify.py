@@ -60,6 +60,7 @@ from tfsearch.prove.rules_team import TEAM_RULES, team_findings
 from tfsearch.prove.rules_window import WINDOW_RULES
 from tfsearch.prove.scope import Scope
 from tfsearch.prove.site import CallSite, Resolved, ResolvedWindow, Rule, Site
+from tfsearch.prove.states import state_findings
 from tfsearch.prove.team.program import called, needs_team
 
 CALL_RULES: tuple[Rule[CallSite], ...] = OPERAND_RULES + WINDOW_RULES + BARRIER_RULES
@@ -115,6 +116,7 @@ def _findings(kernel: Kernel, atoms: AtomTable, limits: Limits) -> list[Finding]
     found = checker.found
     if not found:
         found.extend(checker.written.unwritten_outputs())
+        found.extend(state_findings(kernel, atoms))
     if not found and checker.protocol is not None:
         found.extend(checker.protocol.findings())
     if not any(code in ("tir.buffer-empty", "tir.buffer-layout") for code, _, _ in found):
