@@ -4,6 +4,8 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from tests.prove.loom import LIMITS, TABLE
 from tests.prove.team_kernels import line_contraction, ring_contraction, row_sums, split_sums
@@ -67,6 +69,30 @@ def test_the_result_is_right_under_every_seed(name):
         assert outcome.refusals == ()
         for key, value in expected.items():
             np.testing.assert_array_equal(outcome.outputs[key], value)
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.data())
+def test_rings_of_any_size_are_legal_and_right(data):
+    draw = data.draw
+    m, n, k = draw(st.integers(1, 50)), 4 * draw(st.integers(1, 8)), 4 * draw(st.integers(1, 10))
+    clusters = draw(st.integers(1, 3))
+    options = draw(
+        st.sampled_from([{}, {"pingpong": True}, {"cast": True}, {"lines": True},
+                         {"cast": True, "pingpong": True}, {"square": True}])
+    )  # fmt: skip
+    stages = draw(st.integers(1 if not options else 2, 4))
+    module, arguments, expected = product(
+        ring_contraction, m, n, k, stages=stages, clusters=clusters, **options
+    )
+    found = {refusal.code for refusal in verify(module, TABLE, LIMITS)}
+    if found:
+        # Where clusters or consumers have nothing to do, some code is never reached.
+        assert found <= {"tir.region-unreached"}
+        return
+    outcome = interpret(module, TABLE, arguments, seed=draw(st.integers(0, 99)))
+    assert outcome.refusals == ()
+    np.testing.assert_array_equal(outcome.outputs["c"], expected["c"])
 
 
 SETUP = """\

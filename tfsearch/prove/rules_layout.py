@@ -122,7 +122,7 @@ def fits(
     swizzle = layout.swizzle if isinstance(layout, SwizzledLayout) else None
     modes = plain(layout).modes
     for tile in wanted:
-        if (swizzle or Swizzle(0, 0, 0)) != (tile.swizzle or Swizzle(0, 0, 0)):
+        if _plain_or(swizzle) != _plain_or(tile.swizzle):
             continue
         shapes, steps = _modes(tile)
         if len(shapes) != len(dims):
@@ -134,6 +134,11 @@ def fits(
         else:
             return True
     return False
+
+
+def _plain_or(swizzle: Swizzle | None) -> Swizzle | None:
+    """None for a swizzle that changes nothing."""
+    return swizzle if swizzle is not None and swizzle.bits else None
 
 
 _Offsets = np.ndarray[Any, np.dtype[np.int64]]

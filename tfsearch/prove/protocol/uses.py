@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+import numpy as np
+
 from tfsearch.atoms.contract import Access, Atom, Part, Sync
 from tfsearch.ir.tir.expr import Const
 from tfsearch.ir.tir.nodes import Buffer, For, If, Kernel, Role
 from tfsearch.ir.tir.walk import Path, statement_at
 from tfsearch.prove.forms import Form, combine
-from tfsearch.prove.points import enumerate_points
+from tfsearch.prove.points import Points, enumerate_points
 from tfsearch.prove.rules_team import part_form, values_of
 from tfsearch.prove.scope import Condition, Loop
 from tfsearch.prove.site import CallSite, ResolvedWindow
@@ -160,7 +162,17 @@ def _comers(site: CallSite, sync: Sync) -> dict[int, frozenset[int]] | None:
         every = frozenset(range(1 if role is None else role.instances))
         return None if ids is None else dict.fromkeys(ids, every)
     which = scope.algebra.variable(scope.instance)
-    points = enumerate_points(scope, (form, which), site.limits.enumeration_points)
+    alone = frozenset((scope.instance,))
+    if scope.algebra.variables_of(form) <= alone and role is not None:
+        # Loops around may run for no instance at these sizes: whose barrier it is stays the same.
+        points = Points({scope.instance: np.arange(role.instances)}, role.instances, True)
+        for entry in scope.entries:
+            if isinstance(entry, Condition) and scope.algebra.variables_of(entry.form) <= alone:
+                keep = points.value(scope.algebra, entry.form) != 0
+                column = points.columns[scope.instance][keep]
+                points = Points({scope.instance: column}, int(keep.sum()), True)
+    else:
+        points = enumerate_points(scope, (form, which), site.limits.enumeration_points)
     if points is None:
         return None
     ids = points.value(scope.algebra, form).tolist()
