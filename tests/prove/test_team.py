@@ -81,7 +81,7 @@ def test_rings_of_any_size_are_legal_and_right(data):
         st.sampled_from([{}, {"pingpong": True}, {"cast": True}, {"lines": True},
                          {"cast": True, "pingpong": True}, {"square": True}])
     )  # fmt: skip
-    stages = draw(st.integers(1 if not options else 2, 4))
+    stages = draw(st.integers(2, 4))
     module, arguments, expected = product(
         ring_contraction, m, n, k, stages=stages, clusters=clusters, **options
     )
@@ -93,6 +93,12 @@ def test_rings_of_any_size_are_legal_and_right(data):
     outcome = interpret(module, TABLE, arguments, seed=draw(st.integers(0, 99)))
     assert outcome.refusals == ()
     np.testing.assert_array_equal(outcome.outputs["c"], expected["c"])
+
+
+def test_a_ring_of_one_slot_that_is_released_late_never_goes_on():
+    module, arguments, _ = product(ring_contraction, 20, 20, 36, stages=1)
+    outcome = interpret(module, TABLE, arguments)
+    assert [refusal.code for refusal in outcome.refusals] == ["tir.deadlock"]
 
 
 SETUP = """\
