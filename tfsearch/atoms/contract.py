@@ -235,6 +235,8 @@ class Completion(Enum):
     MATRIX_GROUP = "matrix_group"
 
 
+GENERIC = "generic"
+"""The usual path to memory."""
 WEAK_STORE = "weak_store"
 """The proxy of stores that only a fence of it makes visible to others."""
 
@@ -254,7 +256,7 @@ class Effects:
     """
 
     completion: Completion = Completion.IN_ORDER
-    proxy: str = "generic"
+    proxy: str = GENERIC
     synchronises: str = ""
     group: str = ""
     reads_only: bool = False
@@ -330,6 +332,17 @@ class Atom:
     def find(self, part: Part) -> int:
         """The position of the first operand that is this part; -1 if there is none."""
         return self.parts.get(part, -1)
+
+    @cached_property
+    def is_laid_out(self) -> bool:
+        """True where an operand asks for a layout, a fragment or a descriptor."""
+        return any(spec.layouts or spec.fragments or spec.box for spec in self.operands)
+
+    @cached_property
+    def has_proxies(self) -> bool:
+        """True where memory is reached by another path than the usual one."""
+        default = self.effects.proxy
+        return any(spec.spaces and (spec.proxy or default) != GENERIC for spec in self.operands)
 
     @cached_property
     def is_plain(self) -> bool:

@@ -190,10 +190,13 @@ def check_barrier_space(site: CallSite) -> Iterable[str]:
             yield f"operand {operand.spec.name} of {site.atom.id}: {operand.buffer.name} {what}"
 
 
-TEAM_RULES: tuple[Rule[CallSite], ...] = (
-    Rule("tir.issuer", check_issuer),
+ISSUER_RULES: tuple[Rule[CallSite], ...] = (Rule("tir.issuer", check_issuer),)
+"""Rules about an atom and the role that issues it, wherever the call stands."""
+
+PART_RULES: tuple[Rule[CallSite], ...] = (
     Rule("tir.operand-value", check_numbers),
     Rule("tir.barrier-parity", check_parity),
     Rule("tir.cluster-rank", check_ranks),
     Rule("tir.barrier-space", check_barrier_space),
 )
+"""Rules about operands that are parts of synchronisation."""

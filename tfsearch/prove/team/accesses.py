@@ -13,13 +13,13 @@ from typing import Any
 
 import numpy as np
 
+from tfsearch.atoms.contract import GENERIC
 from tfsearch.ir.tir.nodes import Buffer, MemorySpace
 from tfsearch.prove.memory import Array
 from tfsearch.prove.team.knowledge import Collective
 
 Index = tuple[Any, ...]
 Ids = np.ndarray[Any, np.dtype[np.int32]]
-GENERIC = "generic"
 
 
 @dataclass(slots=True)
