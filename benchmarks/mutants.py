@@ -222,9 +222,9 @@ def _table(counts: Counter[tuple[str, str]]) -> dict[str, dict[str, int]]:
     return out
 
 
-def alarms(total: int, seed: int, programs: Sequence[Program]) -> tuple[int, int]:
+def alarms(total: int, seed: int, programs: Sequence[Program], most: int) -> tuple[int, int]:
     """(candidates, refused): legal candidates sampled over all recipes, verified at their sizes
-    and, each shape once, run at reduced ones; and the concurrent kernels.
+    and, each shape once (``most`` shapes), run at reduced ones; and the concurrent kernels.
     """
     device = target.nominal()
     atoms, limits = target.atoms(device), target.limits(device)
@@ -240,11 +240,11 @@ def alarms(total: int, seed: int, programs: Sequence[Program]) -> tuple[int, int
             began = time.process_time()
             found: Sequence[Refusal] = verify(module, atoms, limits)
             used += time.process_time() - began
-            workload, small = problem.reduced(point)
-            shape = shape_of(workload, small)
-            if not found and shape not in shapes:
+            if not found and len(shapes) < most:
+                workload, small = problem.reduced(point)
+                shape = shape_of(workload, small)
+                found = () if shape in shapes else prove_reduced(workload, small, atoms, limits)
                 shapes.add(shape)
-                found = prove_reduced(workload, small, atoms, limits)
             seen += 1
             if found:
                 refused += 1
@@ -263,6 +263,7 @@ def main() -> int:
     made = parser(__doc__)
     made.add_argument("--mutants", type=int, default=3000, help="mutants to judge")
     made.add_argument("--alarms", type=int, default=0, help="legal candidates to verify")
+    made.add_argument("--shapes", type=int, default=1 << 30, help="most shapes to interpret")
     made.add_argument("--seed", type=int, default=0)
     made.add_argument("--list", action="store_true", help="list equivalent mutants too")
     made.add_argument("--only", default="", help="subjects whose name begins so")
@@ -280,11 +281,10 @@ def main() -> int:
         "found": good >= MARK * judged,
         "enough": judged >= 2000 or args.quick,
     }
-    seen, refused = (
-        alarms(20 if args.quick else args.alarms, args.seed, programs)
-        if (args.quick or args.alarms)
-        else (0, 0)
-    )
+    seen, refused = 0, 0
+    if args.quick or args.alarms:
+        candidates = 20 if args.quick else args.alarms
+        seen, refused = alarms(candidates, args.seed, programs, args.shapes)
     marks["no_alarm"] = (not refused) if seen else None
     share = good / max(judged, 1)
     return end(args, marks, **verdicts, judged=judged, share=share, candidates=seen)
