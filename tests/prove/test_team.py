@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from tests.prove.loom import LIMITS, TABLE
 from tests.prove.team_kernels import line_contraction, ring_contraction, row_sums, split_sums
+from tfsearch.atoms.table import AtomTable
 from tfsearch.core.errors import RequestError
 from tfsearch.ir.tir.nodes import MemorySpace, Module
 from tfsearch.ir.tir.text import parse_kernel, parse_module, print_module
@@ -224,3 +225,76 @@ def test_arguments_are_asked_for():
     with pytest.raises(RequestError) as caught:
         interpret(module, TABLE, {"a": arguments["a"]})
     assert caught.value.code == "interpret.argument"
+
+
+READERS = """
+kernel k units 1 warps 8 lanes 4 (
+  in a: f32[160, 8] global align 128 box [32, 8] strides [8, 1],
+  in b: f32[40, 8] global align 128 box [8, 8] strides [8, 1],
+  out c: f32[32, 8] global align 128,
+) {
+  alloc full: barrier[2] shared align 8
+  alloc empty: barrier[2] shared align 8
+  alloc sa: f32[2, 32, 8] shared align 128
+  alloc sb: f32[2, 8, 8] shared align 128
+  for i in 0..2 {
+    loom.init(full[i], 8)
+    loom.init(empty[i], COUNT)
+  }
+  loom.team()
+  role loader warps 0..2 width 2 {
+    for k in 0..5 {
+      loom.wait(empty[k % 2], (k // 2 + 1) % 2)
+      loom.copy.line.r32(sa[k % 2, 0 :+ 32, 0 :+ 8], a[k * 32 :+ 32, 0 :+ 8])
+      loom.copy.line.r8(sb[k % 2, 0 :+ 8, 0 :+ 8], b[k * 8 :+ 8, 0 :+ 8])
+      loom.arrive.after(full[k % 2])
+    }
+  }
+  role maths warps 4..8 width 4 {
+    alloc acc: f32[32, 8] register fragment "team.m32n8" align 4
+    loom.zero.wide(acc[0 :+ 32, 0 :+ 8], 0.0)
+    for k1 in 0..5 {
+      loom.wait(full[k1 % 2], k1 // 2 % 2)
+      loom.mma.line(acc[0 :+ 32, 0 :+ 8], sa[k1 % 2, 0 :+ 32, 0 :+ 8], sb[k1 % 2, 0 :+ 8, 0 :+ 8])
+      RELEASE
+    }
+    loom.store.wide(c[0 :+ 32, 0 :+ 8], acc[0 :+ 32, 0 :+ 8])
+  }
+}
+"""
+
+
+@pytest.mark.parametrize(
+    ("release", "count", "code"),
+    [
+        ("loom.arrive.all(empty[k1 % 2])", 16, ""),
+        ("loom.named(1, 4) loom.arrive(empty[k1 % 2])", 1, ""),
+        ("loom.arrive(empty[k1 % 2])", 1, "tir.slot-in-use"),
+    ],
+)
+def test_one_thread_does_not_speak_for_what_the_others_have_read(release, count, code):
+    module = Module(
+        (parse_kernel(READERS.replace("RELEASE", release).replace("COUNT", f"{count}")),)
+    )
+    a, b = integers(1, 160, 8), integers(2, 40, 8)
+    assert verify(module, TABLE, LIMITS) == ()
+    for seed in SEEDS:
+        outcome = interpret(module, TABLE, {"a": a, "b": b}, seed=seed)
+        assert {refusal.code for refusal in outcome.refusals} == ({code} if code else set())
+        if not code:
+            blocks = [a[32 * i : 32 * i + 32] @ b[8 * i : 8 * i + 8] for i in range(5)]
+            np.testing.assert_array_equal(outcome.outputs["c"], sum(blocks))
+
+
+def test_a_thread_that_waits_alone_learns_alone():
+    text = READERS.replace("RELEASE", "loom.arrive.all(empty[k1 % 2])").replace("COUNT", "16")
+    kernel = parse_kernel(text)
+    wait = replace(TABLE["loom.wait"], id="loom.wait.one", issuer="thread")
+    table = AtomTable([*TABLE.values(), wait], ())
+    for old in ("loom.wait(full", "loom.wait(empty"):
+        alone = parse_kernel(text.replace(old, old.replace("wait(", "wait.one(")))
+        outcome = interpret(
+            Module((alone,)), table, {"a": integers(1, 160, 8), "b": integers(2, 40, 8)}
+        )
+        assert "tir.in-flight" in {refusal.code for refusal in outcome.refusals}
+    assert verify(kernel, table, LIMITS) == ()
