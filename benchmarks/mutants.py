@@ -2,8 +2,8 @@
 
 Mutants come from the grammar of TIR (``_mutate.py``): every statement kind and every field; drop,
 duplicate, swap, off by one, another legal value. They are made of the reduced forms of candidates
-of every recipe and pipeline of x86, and of the concurrent kernels of the tests (rings with barriers
-and asynchronous copies, commit groups, reductions across warps, clusters, atomics).
+of every recipe and pipeline of every target, and of the concurrent kernels of the tests (rings with
+barriers and asynchronous copies, commit groups, reductions across warps, clusters, atomics).
 
 A mutant is *refused* by the verifier, or *caught* by the interpreter as a session runs it, or
 *equivalent*: its emitted source is that of the original, or it runs free of findings with equal
@@ -35,7 +35,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from tests.prove.loom import LIMITS, TABLE
 from tests.prove.test_team import CASES
 from tfsearch.atoms.table import AtomTable
-from tfsearch.core.errors import TfsearchError
+from tfsearch.core.errors import RequestError, TfsearchError, UnavailableError
 from tfsearch.core.records import Refusal
 from tfsearch.ir.dtypes import DType
 from tfsearch.ir.hir import lang
@@ -45,10 +45,11 @@ from tfsearch.ir.hir.types import TensorType
 from tfsearch.ir.tir.nodes import Io, Module
 from tfsearch.ir.tir.text import print_module
 from tfsearch.ir.workload import Workload
+from tfsearch.plugin import registry
+from tfsearch.plugin.target import Problem, Target
 from tfsearch.prove.interpret import interpret, schedules
 from tfsearch.prove.limits import Limits
 from tfsearch.prove.verify import verify
-from tfsearch.target.x86 import target
 from tfsearch.tune.proof import FULL, prove_reduced, shape_of
 
 MARK = 0.99
@@ -138,20 +139,40 @@ def teams() -> Iterator[Subject]:
         yield Subject(f"team {name}", module, TABLE, LIMITS, run, lambda _: "")
 
 
+def problems(programs: Sequence[Program]) -> Iterator[tuple[str, Target, Problem]]:
+    """(name, target, problem) of every program on the nominal device of every target."""
+    for name in registry.names():
+        if name == "null":
+            continue  # It has no recipes.
+        try:
+            target = registry.get(name)
+        except UnavailableError:
+            continue  # Its own packages are not installed.
+        for op, options in programs:
+            try:
+                problem = target.problem(workload_of(op, options), target.nominal())
+            except RequestError:
+                continue  # No recipe of the target takes the program.
+            yield f"{name} {op}", target, problem
+
+
 def recipes(count: int, seed: int, programs: Sequence[Program]) -> Iterator[Subject]:
-    """Reduced forms of ``count`` candidates of every pipeline of every program on x86."""
-    device = target.nominal()
-    atoms, limits = target.atoms(device), target.limits(device)
+    """Reduced forms of ``count`` candidates of every pipeline of every program and target."""
     rng = np.random.default_rng(seed)
-    for op, options in programs:
-        problem = target.problem(workload_of(op, options), device)
+    for name, target, problem in problems(programs):
+        device = target.nominal()
+        atoms, limits = target.atoms(device), target.limits(device)
         for space in problem.space.recipes:
             for point in problem.space.only(space.name).sample(count, rng):
                 workload, module = problem.reduced(point)
 
-                def run(mutant: Module, thorough: bool, w: Any = workload) -> Sequence[Refusal]:
-                    passes = FULL if thorough else FULL[:1]
-                    return prove_reduced(w, mutant, atoms, limits, passes)
+                def run(
+                    mutant: Module,
+                    thorough: bool,
+                    w: Any = workload,
+                    held: tuple[AtomTable, Limits] = (atoms, limits),
+                ) -> Sequence[Refusal]:
+                    return prove_reduced(w, mutant, *held, FULL if thorough else FULL[:1])
 
                 def source(mutant: Module, p: Any = problem, at: Any = point) -> str:
                     try:
@@ -159,7 +180,7 @@ def recipes(count: int, seed: int, programs: Sequence[Program]) -> Iterator[Subj
                     except (TfsearchError, KeyError, ValueError):
                         return ""
 
-                yield Subject(f"{op} {space.name}", module, atoms, limits, run, source)
+                yield Subject(f"{name} {space.name}", module, atoms, limits, run, source)
 
 
 def judge(subject: Subject, mutant: Module) -> tuple[str, str]:
@@ -261,15 +282,18 @@ def alarms(total: int, seed: int, programs: Sequence[Program], most: int) -> tup
     """(candidates, refused): legal candidates sampled over all recipes, verified at their sizes
     and, each shape once (``most`` shapes), run at reduced ones; and the concurrent kernels.
     """
-    device = target.nominal()
-    atoms, limits = target.atoms(device), target.limits(device)
     rng = np.random.default_rng(seed)
     seen, refused = 0, 0
     shapes: set[str] = set()
-    problems = [target.problem(workload_of(op, options), device) for op, options in programs]
-    spaces = [(problem, space.name) for problem in problems for space in problem.space.recipes]
+    spaces = [
+        (target, problem, space.name)
+        for _, target, problem in problems(programs)
+        for space in problem.space.recipes
+    ]
     used = 0.0
-    for problem, name in spaces:
+    for target, problem, name in spaces:
+        device = target.nominal()
+        atoms, limits = target.atoms(device), target.limits(device)
         for point in problem.space.only(name).sample(-(-total // len(spaces)), rng):
             module = problem.lower(point)
             began = time.process_time()
