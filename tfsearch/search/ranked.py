@@ -43,7 +43,7 @@ PRIOR = 1.0
 
 @dataclass(frozen=True)
 class RankedOptions:
-    """``explore`` and ``exploit`` in [0, 1], ``tolerance`` as a share of time, ``pool`` in points."""
+    """``explore``, ``exploit`` in [0, 1], ``tolerance`` as a share of time, ``pool`` in points."""
 
     explore: float = 0.125
     exploit: float = 0.25
