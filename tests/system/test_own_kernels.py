@@ -435,3 +435,42 @@ def test_an_error_of_the_reference_ends_the_session_with_its_place(kernel: Kerne
     kernel.edit("ref.py", lambda _: "def saxpy(a, x, y, n):\n    return x[1:]\n")
     with pytest.raises(RequestError, match=r"returned shape \[4095\] for y"):
         kernel.tune()
+
+
+def test_a_header_that_is_edited_during_a_build_makes_no_record(
+    kernel: Kernel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from tfsearch.toolchain import Toolchain
+
+    compile_shared = Toolchain.compile_shared
+
+    def edited(self: Toolchain, *given: Any, **options: Any) -> Any:
+        kernel.edit("inner/more.h", lambda text: text.replace("0.0f", "1.0f"))
+        return compile_shared(self, *given, **options)
+
+    monkeypatch.setattr(Toolchain, "compile_shared", edited)
+    with pytest.raises(AllFailedError) as caught:
+        kernel.tune(trials=1)
+    (line,) = caught.value.table
+    assert (line.status, line.code) == (Status.CANCELLED, "build.changed")
+    assert "headers" in line.message
+
+
+def test_a_header_that_is_edited_during_a_build_for_a_lookup_serves_nothing(
+    tuned: Kernel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from tfsearch.toolchain import Toolchain
+
+    compile_shared = Toolchain.compile_shared
+    place = resolve(tuned.question(), tuned.home)
+    with opened(tuned.home) as store:
+        found = exact(place, store)
+    shutil.rmtree(tuned.home.home / "artifacts")
+
+    def edited(self: Toolchain, *given: Any, **options: Any) -> Any:
+        tuned.edit("inner/more.h", lambda text: text + "\n")
+        return compile_shared(self, *given, **options)
+
+    monkeypatch.setattr(Toolchain, "compile_shared", edited)
+    with pytest.raises(RequestError, match="changed during the build"):
+        executable(place, found)

@@ -322,9 +322,9 @@ def build(place: Place, compiler: Compiler, source: Source) -> Path:
     """Compile a source into the user's own store and note the key of the build.
 
     The path is that of a temporary file where the store cannot be written. :class:`BuildFailed`
-    when the compiler fails.
+    when the compiler fails, ``RequestError`` (``build.changed``) when a header changes meanwhile.
     """
-    key = compiler.key(source, place.question.flags, place.question.macros).key
+    key = compiler.key(source, place.question.flags, place.question.macros)
     with delivering():
         folder = Path(tempfile.mkdtemp(prefix="tfsearch-build-"))
         out = folder / "artifact"
@@ -339,10 +339,16 @@ def build(place: Place, compiler: Compiler, source: Source) -> Path:
     if outcome.status is not Status.OK:
         _remove(folder)
         raise BuildFailed(outcome.status, outcome.log)
+    try:
+        now = compiler.key(source, place.question.flags, place.question.macros)
+        identity.require_unchanged(key, now)
+    except TfsearchError:
+        _remove(folder)
+        raise
     store = place.artifacts
     try:
         digest = store.put_file(out)
-        store.note(key, digest)
+        store.note(key.key, digest)
         kept = store.path(digest)
     except NotSavedError:
         return out  # a read-only or full store: loaded from the private temporary folder
