@@ -203,6 +203,32 @@ def test_what_is_wrong_with_the_kernel_part_leaves_the_space(line, what, read):
     assert "space.toml" in caught.value.message
 
 
+@pytest.mark.parametrize("value", ["a\\nb", "a\\u0000b", "x" * 9000], ids=["line", "null", "long"])
+@pytest.mark.parametrize("table", ["constants]\nT = ", "parameters]\nA = [1]\nT = "])
+def test_a_text_that_no_compiler_takes_as_a_macro_is_refused(table, value, read):
+    text = f'"{value}"' if table.startswith("c") else f'["{value}"]'
+    more = "[parameters]\nA = [1]" if table.startswith("c") else ""
+    with pytest.raises(RequestError, match=r"T: value .*(printed|more than 8192)"):
+        read(f"[{table}{text}\n{more}")
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "what"),
+    [
+        ("a.json", '{"General": NaN}', "NaN"),
+        ("a.json", '{"General": -1e999}', "beyond the range"),
+        ("a.json", '{"General": 1' + "0" * 5000 + "}", "too many digits"),
+        ("a.json", "[" * 100_000, "deep"),
+        ("a.toml", "A = 1" + "0" * 5000, "digits"),
+    ],
+)
+def test_numbers_that_only_python_reads_are_no_json_and_no_toml(name, text, what, tmp_path):
+    (tmp_path / name).write_text(text)
+    with pytest.raises(RequestError, match=what) as caught:
+        read_space_file(tmp_path / name)
+    assert caught.value.code == "kernel.file-syntax"
+
+
 def test_a_file_that_cannot_be_read_is_named(tmp_path):
     for path, content in ((tmp_path / "absent.toml", None), (tmp_path / "raw.toml", b"\xff\xfe")):
         if content is not None:
