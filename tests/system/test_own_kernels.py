@@ -364,6 +364,16 @@ CHEATS = {
         "pthread_create(&t, 0, later, &j); pthread_detach(t);",
         Status.WRONG, "output y",
     ),
+    "leaves another rounding mode": (
+        f"{RIGHT} unsigned mode; __asm__ volatile(\"stmxcsr %0\" : \"=m\"(mode));"
+        "mode |= 0x4000; __asm__ volatile(\"ldmxcsr %0\" : : \"m\"(mode));",
+        Status.WRONG, "rounding mode",
+    ),
+    "leaves subnormals flushed": (
+        f"static int calls; {RIGHT} unsigned mode; __asm__ volatile(\"stmxcsr %0\" : \"=m\"(mode));"
+        "if (++calls > 10) mode |= 0x8040; __asm__ volatile(\"ldmxcsr %0\" : : \"m\"(mode));",
+        Status.WRONG, "after timing: the call leaves subnormal",
+    ),
     "differs from run to run": (
         f"static int calls; {RIGHT} if (++calls & 1) y[5] += y[5] * 1e-7f;",
         Status.NONDETERMINISTIC, "in one run",

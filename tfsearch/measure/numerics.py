@@ -180,7 +180,9 @@ class Verifier:
             loaded.call(arguments)
             calls.append(time.perf_counter() - start)
             outputs = read_outputs(arguments, case)
-            finding = surroundings(loaded, arguments, case)
+            finding = float_finding()
+            if not finding.message:
+                finding = surroundings(loaded, arguments, case)
             if not finding.message:
                 finding = check_outputs(outputs, case, variant)
             worst = max(worst, finding.max_error)
@@ -191,6 +193,22 @@ class Verifier:
         if finding.message:
             return Status.NONDETERMINISTIC, Finding(worst, finding.message, finding.code)
         return Status.OK, Finding(worst)
+
+
+def float_finding() -> Finding:
+    """What is wrong when a call left this thread's floating-point mode changed.
+
+    Kernels after it, references and the caller's own arithmetic would all go by that mode.
+    """
+    tiny, half, one = sys.float_info.min, 0.5, float(len("1"))
+    if not tiny * half or not 5e-324 * one:
+        return Finding(
+            0.0, "the call leaves subnormal numbers flushed to zero", "verify.float-mode"
+        )
+    sums = one + 2.0**-60, -one - 2.0**-60, one - 2.0**-60
+    if sums != (1.0, -1.0, 1.0):
+        return Finding(0.0, "the call leaves another rounding mode set", "verify.float-mode")
+    return Finding(0.0)
 
 
 def inout_names(loaded: Loaded) -> frozenset[str]:
