@@ -191,3 +191,11 @@ def test_a_file_that_only_the_assembler_reads_is_refused(
 def test_blanks_of_any_kind_continue_a_line() -> None:
     one, other = (f'#inc\\\f\nlude "{name}.h"\nint x;\n' for name in ("one", "other"))
     assert headers.directives(one) != headers.directives(other)
+
+
+@pytest.mark.parametrize("text", ['#include "my.include"\n', 'const char *s = "see a.incbin";\n'])
+def test_names_that_look_like_directives_of_the_assembler_are_none(
+    settings: Settings, tmp_path: Path, text: str
+) -> None:
+    (tmp_path / "my.include").write_text("\n")
+    assert compiler("gcc", settings).headers_digest(text, [f"-I{tmp_path}"])

@@ -30,7 +30,7 @@ _READING = re.compile(r"include|import|embed|dependency|pch_preprocess|_Pragma|\
 # A file that is asked for and not read is none of the dependencies.
 _ASKING = re.compile(rb"__has_(include|embed)")
 # The assembler reads a file that the preprocessor knows nothing of.
-_ASSEMBLER = re.compile(rb'"[^"\n]*\.(incbin|include)\b')
+_ASSEMBLER = re.compile(rb'"(?:[^"\n]*(?:\\[nt]|[\s;:]))?\.(incbin|include)\b[\s"\\]')
 
 
 def directives(source: str) -> list[str]:
