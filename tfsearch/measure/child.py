@@ -6,12 +6,14 @@ cannot reach the protocol, which has descriptors of its own. It ends with its pa
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import json
 import os
 import signal
 import sys
 import threading
+import time
 import traceback
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -26,6 +28,8 @@ from tfsearch.measure.protocols import Runner
 from tfsearch.measure.run import measure
 
 _PR_SET_PDEATHSIG = 1  # <linux/prctl.h>
+
+IDLE_S = 0.005
 
 Reply = Mapping[str, Any]
 
@@ -74,13 +78,24 @@ def _answer(
         send({"kind": "phase", "phase": phase or last})
 
     try:
-        return {"kind": "result", "result": _execute(command, runner, context, report)}
+        result = _execute(command, runner, context, report)
+        return {"kind": "result", "result": result, "occupied": _occupied()}
     except TfsearchError as error:
         return _error(error)
     except Exception as error:  # noqa: BLE001 - the boundary of the process: told to the parent
         place = traceback.extract_tb(error.__traceback__)[-1]
         text = f"{type(error).__name__}: {error} ({place.filename}:{place.lineno})"
         return {"kind": "exception", "message": text}
+
+
+def _occupied() -> bool:
+    """Whether a job left processes behind, or threads that go on using the processor."""
+    with contextlib.suppress(ChildProcessError):
+        os.waitpid(-1, os.WNOHANG)
+        return True
+    before = time.process_time()
+    time.sleep(IDLE_S)
+    return time.process_time() - before > IDLE_S / 5
 
 
 def _execute(

@@ -81,6 +81,7 @@ class Measurer:
         self._state = threading.Lock()
         self._busy = False
         self._cancelled = False
+        self._occupied = False
 
     def __enter__(self) -> Self:
         with self._turn:
@@ -195,7 +196,7 @@ class Measurer:
                 answer = self._exchange(process, payload, start + deadline_s)
                 cancelled = self._cancelled
             if not isinstance(answer, _Failure):
-                if not harmless(answer):
+                if self._occupied or not harmless(answer):
                     self._discard()
                 return answer
             self._discard()
@@ -242,6 +243,7 @@ class Measurer:
                         if phase == REFERENCE:
                             left, deadline = max(0.0, deadline - now), now + REFERENCE_S
                     case "result":
+                        self._occupied = bool(message["occupied"])
                         return message["result"]
                     case "error":
                         raise _rebuilt(message)
