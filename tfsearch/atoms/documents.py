@@ -27,8 +27,22 @@ from typing import Any, cast
 from tfsearch.core import keys
 from tfsearch.core.errors import InternalError, RequestError
 
-UNITS = frozenset({"GHz", "us", "cycles", "instructions/cycle", "B/cycle"})
-"""Units of facts."""
+UNITS = frozenset(
+    {
+        "B",
+        "B/cycle",
+        "FLOP/cycle",
+        "GB/s",
+        "GHz",
+        "W",
+        "count",
+        "cycles",
+        "instructions/cycle",
+        "results/cycle",
+        "us",
+    }
+)
+"""Units of facts. A result is what one lane of an instruction gives; a GB is 1e9 bytes."""
 _FACT_KEYS = frozenset({"value", "unit", "origin", "source", "conditions", "unavailable"})
 
 
