@@ -212,6 +212,11 @@ class FakeDriver:
     def cuMemcpyDtoH(self, target: int, source: int, size: int) -> Any:
         return self._copy(target, source, size, source)
 
+    def cuMemcpyDtoD(self, target: int, source: int, size: int) -> Any:
+        if not self._inside(int(source), size):
+            return (CUresult.CUDA_ERROR_INVALID_VALUE,)
+        return self._copy(target, source, size, target)
+
     def cuMemsetD8Async(self, target: int, value: int, size: int, stream: Any) -> Any:
         if not self._inside(int(target), size):
             return (CUresult.CUDA_ERROR_INVALID_VALUE,)

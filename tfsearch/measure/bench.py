@@ -35,7 +35,7 @@ from tfsearch.measure.numerics import (
     write_inputs,
     write_poison,
 )
-from tfsearch.measure.protocols import Arguments, Loaded, Runner
+from tfsearch.measure.protocols import Arguments, Loaded, Runner, bind_timed
 from tfsearch.measure.statistics import is_slow
 
 Floats = NDArray[np.float64]
@@ -250,7 +250,7 @@ class Bench:
             self.content(index)
         for contestant in self.contestants:
             contestant.sets = [
-                contestant.loaded.bind(self.content(s).inputs) for s in range(self.set_count)
+                bind_timed(contestant.loaded, self.content(s).inputs) for s in range(self.set_count)
             ]
 
     def calibrate(self) -> None:

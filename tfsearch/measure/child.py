@@ -14,6 +14,7 @@ import sys
 import threading
 import traceback
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from tfsearch.core import errors
@@ -21,7 +22,7 @@ from tfsearch.core.errors import TfsearchError, UnavailableError
 from tfsearch.measure.bench import Context, import_factory
 from tfsearch.measure.compare import Baseline, benchmark, final
 from tfsearch.measure.job import Limits, MeasureJob
-from tfsearch.measure.protocols import Runner
+from tfsearch.measure.protocols import Roomy, Runner
 from tfsearch.measure.run import measure
 
 _PR_SET_PDEATHSIG = 1  # <linux/prctl.h>
@@ -83,6 +84,9 @@ def _execute(
     if command["kind"] == "probe":
         return dict(runner.probe(command["names"]))
     jobs = [MeasureJob.from_json(item) for item in command["jobs"]]
+    if isinstance(runner, Roomy):
+        room = runner.room()
+        jobs = [replace(job, limits=job.limits.fitted(room)) for job in jobs]
     with _MemoryLimit(jobs[0].limits):
         if command["kind"] == "measure":
             return measure(jobs[0], runner, context, report).to_json()

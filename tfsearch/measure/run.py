@@ -25,7 +25,7 @@ from tfsearch.measure.bench import (
     phase,
 )
 from tfsearch.measure.job import MeasureJob, MeasureOutcome, protocol
-from tfsearch.measure.protocols import Loaded, Runner
+from tfsearch.measure.protocols import Loaded, Runner, device_conditions
 from tfsearch.measure.statistics import (
     Interval,
     Split,
@@ -141,11 +141,13 @@ def _measure(
     with phase("bind", report):
         bench.bind()
     with phase("time", report):
+        before = device_conditions(runner)
         deadline = time.monotonic() + job.limits.budget_s
         bench.calibrate()
         groups, stopped = _take_groups(job, bench, watch, deadline, report)
+        device = device_record(before, device_conditions(runner))
     require_right(bench, 0, report)
-    measurement = _measurement(job, bench, watch, groups, stopped)
+    measurement = _measurement(job, bench, watch, groups, stopped, device)
     with phase("time", report):
         require_plausible(measurement.median_us, job.lower_bound_us)
     return measurement
@@ -213,7 +215,12 @@ def split_samples(
 
 
 def _measurement(
-    job: MeasureJob, bench: Bench, watch: Watch, groups: Sequence[Group], stopped: str
+    job: MeasureJob,
+    bench: Bench,
+    watch: Watch,
+    groups: Sequence[Group],
+    stopped: str,
+    device: Mapping[str, Any],
 ) -> Measurement:
     samples, split = split_samples(groups, 0, watch.fastest)
     kept = samples if split.slow_only else samples[split.kept]
@@ -221,6 +228,7 @@ def _measurement(
     too_few = stopped == "budget" and found.count < StoppingRule.lost_least
     conditions = {
         **machine_conditions(),
+        **device,
         **mode_conditions(samples, split),
         "probes": watch.conditions(),
         "waits": watch.waits,
@@ -251,6 +259,23 @@ def mode_conditions(samples: np.ndarray[Any, np.dtype[np.float64]], split: Split
         "set_aside": 0 if split.slow_only else split.set_aside,
         "set_aside_us": [] if split.slow_only else [float(x) for x in samples[split.aside]],
         "drift": drift(kept),
+    }
+
+
+def device_record(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, Any]:
+    """What the device told before and after timing, as one condition; none where it tells nothing.
+
+    What is the same both times is said once.
+    """
+    if not before and not after:
+        return {}
+    same = {name: value for name, value in after.items() if before.get(name) == value}
+    return {
+        "device": {
+            **same,
+            "before": {name: value for name, value in before.items() if name not in same},
+            "after": {name: value for name, value in after.items() if name not in same},
+        }
     }
 
 

@@ -17,6 +17,7 @@ from tfsearch.target.cuda.nvrtc import EMPTY, NvrtcCompiler
 from tfsearch.toolchain import DoctorRow
 from tfsearch.toolchain.room import workdir
 
+GET = "get NVRTC with: " + toolkit.WHEELS
 GET_NVCC = "NVIDIA's CUDA toolkit 13.0 (cuda-nvcc-13-0), or NVRTC: " + toolkit.WHEELS
 
 
