@@ -223,6 +223,18 @@ class FakeDriver:
         ctypes.memset(int(target), value, size)
         return (0,)
 
+    def _fill(self, target: int, value: int, count: int, width: int) -> Any:
+        if not self._inside(int(target), count * width):
+            return (CUresult.CUDA_ERROR_INVALID_VALUE,)
+        self.view(int(target), (count,), np.dtype(f"u{width}"))[:] = value
+        return (0,)
+
+    def cuMemsetD16Async(self, target: int, value: int, count: int, stream: Any) -> Any:
+        return self._fill(target, value, count, 2)
+
+    def cuMemsetD32Async(self, target: int, value: int, count: int, stream: Any) -> Any:
+        return self._fill(target, value, count, 4)
+
     # Code
 
     def cuModuleLoadData(self, image: bytes) -> Any:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -34,9 +33,8 @@ X = np.arange(SIZE, dtype=np.float32)
 
 
 @pytest.fixture(autouse=True)
-def _image(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def _image(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(support, "image", support.image)
-    yield
 
 
 def api(**fields: Any) -> FakeDriver:
@@ -276,7 +274,8 @@ def test_arguments_may_take_a_share_of_the_cards_memory_and_address_space_is_fre
     assert limits.memory_bytes == 0
     with _MemoryLimit(limits) as nothing:
         assert nothing is None
-    assert Limits().fitted(replace(room, argument_bytes=1, bounded=True)) == Limits()
+    least = replace(room, argument_bytes=1, reference_bytes=1, bounded=True)
+    assert Limits().fitted(least) == Limits()
 
 
 def test_probes_are_of_the_clock_alone() -> None:

@@ -45,7 +45,7 @@ def serve(config: Mapping[str, Any]) -> None:
         send(_error(error))
         return
     send({"kind": "ready"})
-    context = Context()
+    context = Context(runner)
     try:
         with os.fdopen(config["command"], encoding="utf-8") as commands:
             for line in commands:

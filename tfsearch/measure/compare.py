@@ -98,7 +98,7 @@ def final(
     the rounds. Raises ``RequestError`` without jobs or with jobs of different workloads.
     """
     _require_one_workload(jobs)
-    context = context or Context()
+    context = context or Context(runner)
     standings: dict[int, MeasureOutcome] = {}
     contestants: dict[int, Contestant] = {}
     for index, job in enumerate(jobs):
@@ -123,7 +123,7 @@ def benchmark(
     Ratios are time(baseline) / time(build): above 1 the build is faster. A baseline that does
     not verify keeps its status and is not timed.
     """
-    context = context or Context()
+    context = context or Context(runner)
     standings: dict[int, MeasureOutcome] = {}
     contestants: dict[int, Contestant] = {}
     try:

@@ -76,6 +76,7 @@ class Limits:
         return dataclasses.replace(
             self,
             argument_bytes=max(self.argument_bytes, room.argument_bytes),
+            reference_bytes=max(self.reference_bytes, room.reference_bytes),
             memory_bytes=self.memory_bytes if room.bounded else 0,
         )
 

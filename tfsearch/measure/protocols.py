@@ -7,7 +7,7 @@ to be pickled.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
@@ -83,12 +83,14 @@ class Runner(Protocol):
 class Room:
     """What a runner's device has room for.
 
-    ``argument_bytes``: memory that all argument sets of a job may take together. ``bounded``:
+    ``argument_bytes``: memory that all argument sets of a job may take together;
+    ``reference_bytes``: memory of the references kept between candidates. ``bounded``:
     whether a limit on the process's address space makes sense there; a runtime that reserves
     address space for its device's memory needs it to be off.
     """
 
     argument_bytes: int
+    reference_bytes: int
     bounded: bool
 
 
@@ -107,6 +109,31 @@ class Conditioned(Protocol):
 
     def conditions(self) -> Mapping[str, Any]:
         """Which device it is and its clocks, power and temperature now, as plain JSON values."""
+        ...
+
+
+Place = Callable[[Array], Any]
+"""Puts a host array where references are computed; what comes back speaks NumPy's protocols."""
+
+
+@runtime_checkable
+class Placing(Protocol):
+    """A runner on whose device references can be computed."""
+
+    def placement(self, nbytes: int) -> Place | None:
+        """How arrays of a workload with so many bytes of arguments get there.
+
+        None where the host computes the reference: it is faster for small ones.
+        """
+        ...
+
+
+@runtime_checkable
+class Filling(Protocol):
+    """Arguments that can be filled without an array on the host."""
+
+    def fill(self, name: str, bits: int) -> None:
+        """Set every element of an argument to these bits."""
         ...
 
 

@@ -58,7 +58,7 @@ def measure(
     A candidate's fault becomes the outcome's status; errors that are not the candidate's (an
     unknown oracle, a broken invariant) are raised. ``report`` is told the name of each phase.
     """
-    context = context or Context()
+    context = context or Context(runner)
     start = time.monotonic()
     contestant: Contestant | None = None
     try:
@@ -237,6 +237,7 @@ def _measurement(
         "batch": bench.contestants[0].batch,
         "sets": bench.set_count,
         "guards": bench.contestants[0].verdict.guarded,
+        "reference": bench.content(0).place,
     }
     return Measurement(
         tuple(float(x) for x in kept),

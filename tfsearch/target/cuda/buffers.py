@@ -11,12 +11,15 @@ from tfsearch.core.errors import InternalError
 from tfsearch.core.launch import ArgumentSpec, EntrySpec, LaunchSpec
 from tfsearch.ir.dtypes import DType
 from tfsearch.measure.buffers import GUARD_BYTES, GUARD_PATTERN, bits, span_elements
+from tfsearch.target.cuda.arrays import DeviceArray, Engine, new
 from tfsearch.target.cuda.context import Context
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
 ALLOCATED = 256
 """Alignment in bytes of what device allocators give."""
+PLACED_FROM = 4 << 20
+"""Bytes from which arrays are compared, and references computed, on the device."""
 
 
 class DeviceBuffer:
@@ -44,8 +47,13 @@ class DeviceBuffer:
         """Address of the first element."""
         return self._base + self._offset
 
-    def write(self, value: Array) -> None:
+    def write(self, value: Any) -> None:
         """Overwrite the elements; gaps between them keep the guard's pattern."""
+        if isinstance(value, DeviceArray):
+            if self.dense and value.dense:
+                self._context.copy(self.address, value.address, self.bytes)
+                return
+            value = value.host()
         if self.dense:
             self._context.upload(self.address, np.ascontiguousarray(bits(value)))
             return
@@ -58,6 +66,22 @@ class DeviceBuffer:
         flat = np.empty(self.bytes, dtype=np.uint8)
         self._context.download(self.address, flat)
         return np.ascontiguousarray(self._view(flat)).reshape(self.spec.shape)
+
+    def on_device(self, engine: Engine) -> DeviceArray:
+        """A dense copy of the elements in device memory; of dense buffers only."""
+        out = new(engine, self.spec.shape, self.dtype)
+        self._context.copy(out.address, self.address, self.bytes)
+        return out
+
+    def fill(self, pattern: int) -> None:
+        """Set the bits of every element."""
+        width = self.dtype.itemsize
+        count = self.bytes // width
+        if self.dense and width <= 4:
+            self._context.fill_elements(self.address, pattern, width, count)
+            return
+        raw = np.frombuffer(pattern.to_bytes(width, "little"), dtype=self.dtype)
+        self.write(np.broadcast_to(raw[0], self.spec.shape).copy())
 
     def damage(self) -> str:
         """What was written outside of the elements, in one line; empty when nothing was."""
@@ -113,9 +137,16 @@ class CudaArguments:
     """
 
     def __init__(
-        self, context: Context, launch: LaunchSpec, inputs: Mapping[str, Array], *, exact: bool
+        self,
+        context: Context,
+        launch: LaunchSpec,
+        inputs: Mapping[str, Array],
+        *,
+        exact: bool,
+        engine: Engine | None = None,
     ) -> None:
         self._context = context
+        self._engine = engine
         self.buffers: dict[str, DeviceBuffer] = {}
         self._workspaces: list[int] = []
         self._prepared_from = {
@@ -142,9 +173,17 @@ class CudaArguments:
             found.append(place)
         return found
 
-    def read(self, name: str) -> Array:
-        """A dense copy of an argument."""
-        return self.buffers[name].read()
+    def read(self, name: str) -> Any:
+        """A dense copy of an argument; a large one stays on the device where there is an engine."""
+        buffer = self.buffers[name]
+        if self._engine is not None and buffer.dense and buffer.bytes >= PLACED_FROM:
+            return buffer.on_device(self._engine)
+        return buffer.read()
+
+    def fill(self, name: str, bits: int) -> None:
+        """Set every element of an argument to these bits."""
+        self.buffers[name].fill(bits)
+        self._touch(name)
 
     def write(self, name: str, value: Array) -> None:
         """Overwrite an argument bit by bit; the shape and dtype are those of the argument."""
@@ -156,6 +195,9 @@ class CudaArguments:
                 f"not {value.dtype}{list(value.shape)}",
             )
         buffer.write(value)
+        self._touch(name)
+
+    def _touch(self, name: str) -> None:
         if name in self._prepared_from:
             self.stale = True
 

@@ -121,6 +121,12 @@ class Context:
         if size:
             self.driver.cuMemsetD8Async(address, byte, size, STREAM)
 
+    def fill_elements(self, address: int, bits: int, width: int, count: int) -> None:
+        """Set elements of 1, 2 or 4 bytes."""
+        names = {1: "cuMemsetD8Async", 2: "cuMemsetD16Async", 4: "cuMemsetD32Async"}
+        if count:
+            getattr(self.driver, names[width])(address, bits, count, STREAM)
+
     # Code
 
     def load(self, image: bytes) -> Any:

@@ -10,13 +10,16 @@ from typing import Any
 
 import numpy as np
 
+from tfsearch.core.errors import UnavailableError
 from tfsearch.core.launch import LaunchSpec
-from tfsearch.measure.protocols import Room
+from tfsearch.measure.protocols import Place, Room
 from tfsearch.target.cuda import support
-from tfsearch.target.cuda.buffers import CudaArguments
+from tfsearch.target.cuda.arrays import Engine, uploaded
+from tfsearch.target.cuda.buffers import PLACED_FROM, CudaArguments
 from tfsearch.target.cuda.context import Context
 from tfsearch.target.cuda.device import architecture_of
 from tfsearch.target.cuda.driver import Driver, driver
+from tfsearch.target.cuda.engine import CudaEngine
 from tfsearch.target.cuda.launching import Configuration, Function, Packed
 from tfsearch.target.cuda.nvml import Sensors
 
@@ -35,15 +38,22 @@ STRAY_NS = 50_000
 """Work that goes on this long after the last call's event was put elsewhere by a kernel."""
 PIECE = 16
 ARGUMENT_SHARE = 0.25
-"""Share of the device's memory that argument sets may take."""
+"""Share of the device's memory that argument sets may take, and as much for references."""
 
 
 class CudaLoaded:
     """A loaded cubin with its entries ready to launch."""
 
-    def __init__(self, context: Context, artifact: Path, launch: LaunchSpec) -> None:
+    def __init__(
+        self,
+        context: Context,
+        artifact: Path,
+        launch: LaunchSpec,
+        engine: Engine | None = None,
+    ) -> None:
         self.launch = launch
         self.context = context
+        self.engine = engine
         self._module = context.load(artifact.read_bytes())
         self.main = self._function(launch.main.symbol)
         self._prepares = [(e, self._function(e.symbol)) for e in launch.prepares]
@@ -85,7 +95,7 @@ class CudaBound(CudaArguments):
     """Arguments with the launches of the entries packed."""
 
     def __init__(self, loaded: CudaLoaded, inputs: Mapping[str, Array], *, exact: bool) -> None:
-        super().__init__(loaded.context, loaded.launch, inputs, exact=exact)
+        super().__init__(loaded.context, loaded.launch, inputs, exact=exact, engine=loaded.engine)
         found = loaded.context.driver
         self.loaded = loaded
         self.packed = Packed(found, loaded.main, self.words(loaded.launch.main))
@@ -122,19 +132,35 @@ class CudaRunner:
         self._spins: dict[int, Packed] = {}
         self._kept_events: list[Any] = []
         self._module: Any = None
+        self._engine: CudaEngine | None = None
+        self._no_engine = ""
 
     def load(self, artifact: Path, launch: LaunchSpec) -> CudaLoaded:
         """Load a cubin; ``OSError`` with the driver's error when it refuses it."""
-        return CudaLoaded(self.context, artifact, launch)
+        return CudaLoaded(self.context, artifact, launch, self._engine)
+
+    def placement(self, nbytes: int) -> Place | None:
+        """References of large workloads are computed on the card, if its kernels can be built."""
+        if nbytes < PLACED_FROM:
+            return None
+        if self._engine is None and not self._no_engine:
+            try:
+                self._engine = CudaEngine(self.context, self.architecture)
+            except UnavailableError as error:
+                self._no_engine = error.message
+        engine = self._engine
+        return None if engine is None else lambda array: uploaded(engine, array)
 
     def room(self) -> Room:
         """Device memory is what arguments take; the driver reserves address space freely."""
         total = int(self.context.driver.cuDeviceTotalMem(self.context.device))
-        return Room(argument_bytes=int(total * ARGUMENT_SHARE), bounded=False)
+        share = int(total * ARGUMENT_SHARE)
+        return Room(argument_bytes=share, reference_bytes=share, bounded=False)
 
     def conditions(self) -> Mapping[str, Any]:
         """UUID of the card, its clocks, power, temperature and throttle reasons now."""
-        return {"uuid": self.context.uuid, **self._sensors.read()}
+        told = {"uuid": self.context.uuid, **self._sensors.read()}
+        return {**told, "no_reference": self._no_engine} if self._no_engine else told
 
     def time(
         self,
