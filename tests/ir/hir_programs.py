@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from hypothesis import strategies as st
 
-from tfsearch.ir.dtypes import DType
+from tfsearch.ir.dtypes import DATA_TYPES, DType
 from tfsearch.ir.hir import lang
 from tfsearch.ir.hir.program import Program
 from tfsearch.ir.hir.trace import Tensor, trace
@@ -20,7 +20,7 @@ SMOOTH = (lang.tanh, lang.sigmoid, lang.abs, lang.erf, lang.sin, lang.silu, lang
 @st.composite
 def types(draw: st.DrawFn, ranges: bool = True) -> TensorType:
     """A type with static or ranged dimensions, dense, transposed or padded."""
-    dtype = draw(st.sampled_from([d for d in DType if d is not DType.BOOL]))
+    dtype = draw(st.sampled_from([d for d in DATA_TYPES if d is not DType.BOOL]))
     sizes = draw(st.lists(st.integers(1, 6), max_size=4))
     kind = draw(st.sampled_from(["dense", "col", "padded", "range" if ranges else "dense"]))
     if kind == "col" and len(sizes) >= 2:

@@ -6,9 +6,11 @@ from hypothesis import strategies as st
 
 from tfsearch.core.errors import RequestError
 from tfsearch.ir.dtypes import DType
+from tfsearch.ir.layout import Layout, Swizzle, SwizzledLayout
 from tfsearch.ir.tir.expr import Binary, Const, Expr, Operator, Var
 from tfsearch.ir.tir.nodes import (
     Alloc,
+    Box,
     Buffer,
     Call,
     For,
@@ -42,6 +44,20 @@ EXPRS: st.SearchStrategy[Expr] = st.recursive(
     max_leaves=12,
 )
 FLOATS = st.floats(allow_nan=False)
+SHAPES = st.recursive(
+    st.integers(1, 64),
+    lambda inner: st.lists(inner, min_size=1, max_size=3).map(tuple),
+    max_leaves=5,
+)
+SWIZZLES = st.builds(Swizzle, st.integers(0, 3), st.integers(0, 4), st.integers(3, 5))
+PLAIN_LAYOUTS = SHAPES.map(Layout.compact)
+LAYOUTS = PLAIN_LAYOUTS | st.builds(SwizzledLayout, SWIZZLES, PLAIN_LAYOUTS)
+BOXES = st.builds(
+    Box,
+    st.lists(st.integers(0, 300), max_size=3).map(tuple),
+    st.lists(st.integers(0, 300), max_size=3).map(tuple),
+    st.none() | SWIZZLES,
+)
 
 
 @st.composite
@@ -55,6 +71,8 @@ def buffers(draw, space=None):
         space or draw(st.sampled_from(list(MemorySpace))),
         strides,
         draw(st.sampled_from([1, 4, 64])),
+        draw(st.none() | LAYOUTS),
+        draw(st.sampled_from(["", "", "m64n8", 'a "strange" one'])),
     )
 
 
@@ -105,7 +123,11 @@ def blocks(draw, visible, depth=2):
             out.append(If(draw(EXPRS), then, orelse))
         elif kind == "role" and depth:
             bounds = draw(st.tuples(st.integers(-1, 4), st.integers(-1, 4)))
-            out.append(Role(draw(NAMES), *bounds, draw(blocks(visible, depth - 1))))
+            width = draw(st.integers(0, 4))
+            instance = draw(NAMES | st.just("")) if width else ""
+            out.append(
+                Role(draw(NAMES), *bounds, draw(blocks(visible, depth - 1)), width, instance)
+            )
         else:
             out.append(draw(calls(visible)))
     return tuple(out)
@@ -114,11 +136,24 @@ def blocks(draw, visible, depth=2):
 @st.composite
 def kernels(draw):
     params = [
-        Param(draw(buffers(MemorySpace.GLOBAL)), draw(st.sampled_from(list(Io))))
+        Param(
+            draw(buffers(MemorySpace.GLOBAL)),
+            draw(st.sampled_from(list(Io))),
+            tuple(draw(st.lists(BOXES, max_size=2))),
+        )
         for _ in range(draw(st.integers(0, 2)))
     ]
     visible = {param.buffer.name: param.buffer for param in params}
-    return Kernel(draw(NAMES), tuple(params), draw(st.integers(0, 8)), draw(blocks(visible)))
+    return Kernel(
+        draw(NAMES),
+        tuple(params),
+        draw(st.integers(0, 8)),
+        draw(blocks(visible)),
+        draw(st.sampled_from([1, 1, 12])),
+        draw(st.sampled_from([1, 32])),
+        draw(st.sampled_from([0, 168])),
+        draw(st.sampled_from([(), (2, 1), (1,)])),
+    )
 
 
 @settings(max_examples=150, deadline=None)
@@ -167,6 +202,46 @@ kernel gemm units 2 (
   }
 }
 """
+
+
+TEAM = """\
+kernel g units 4 warps 12 lanes 32 registers 168 cluster [2, 1] (
+  in a: f32[64, 64] global align 128 box [32, 8] strides [64, 1] swizzle "sw(1,2,3)",
+) {
+  alloc full: barrier[4] shared align 8
+  alloc ring: f32[4, 32, 8] shared layout "sw(1,2,3) o (4,32,8):(256,8,1)" align 1024
+  role maths warps 4..12 width 4 as w {
+    alloc acc: f32[32, 16] register fragment "m32n16" align 4
+    wait(full[w], w % 2)
+  }
+}
+"""
+
+
+def test_what_concurrent_kernels_say_is_a_fixed_point():
+    kernel = parse_kernel(TEAM)
+    assert print_kernel(kernel) == TEAM
+    role = kernel.body[2]
+    assert (kernel.cluster_size, role.instances, role.over_warps) == (2, 2, True)
+    assert kernel.body[1].buffer.bytes == 4096
+    assert Role("r", 0, 4, ()).instances == 1
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "where", "what"),
+    [
+        ("sw(1,2,3) o", "sw(1,2,0) o", "line 5, column 43", "swizzle 1,2,0"),
+        ('"sw(1,2,3)",', '"128B",', "line 2, column 74", "expected sw(bits,base,shift)"),
+        ("width 4", "width 0", "line 6, column 32", "at least 1, not 0"),
+        ("warps 4..12 width 4", "warps 4..12", "line 6, column 26", "expected width"),
+    ],
+)
+def test_wrong_concurrent_text_names_its_place(old, new, where, what):
+    with pytest.raises(RequestError) as caught:
+        parse_kernel(TEAM.replace(old, new, 1))
+    assert caught.value.code == "tir.parse"
+    assert where in caught.value.message
+    assert what in caught.value.message
 
 
 def test_canonical_text_is_a_fixed_point():

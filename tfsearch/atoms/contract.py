@@ -9,14 +9,16 @@ only the emitter looks at the template.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from enum import Enum
+from enum import Enum, StrEnum
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 
 from tfsearch.ir.dtypes import DType
+from tfsearch.ir.layout import IntTuple, Swizzle
 from tfsearch.ir.tir.nodes import MemorySpace
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -24,11 +26,48 @@ Semantics = Callable[[Sequence[Any]], None]
 
 
 class Access(Enum):
-    """What an atom does with an operand."""
+    """What an atom does with an operand.
+
+    ``UPDATE`` reads and writes; ``REDUCE`` updates atomically and in no order, so that units may
+    reduce into one place at once.
+    """
 
     READ = "read"
     WRITE = "write"
     UPDATE = "update"
+    REDUCE = "reduce"
+
+    @property
+    def reads(self) -> bool:
+        """True where earlier contents matter."""
+        return self is not Access.WRITE
+
+    @property
+    def writes(self) -> bool:
+        """True where contents change."""
+        return self is not Access.READ
+
+
+class Part(Enum):
+    """What an operand is to its atom.
+
+    ``TILE``: what is worked on. ``BARRIER``: a barrier object. ``COUNT``: arrivals. ``BYTES``: what
+    a barrier's phase waits for. ``PARITY``: of a phase, 0 or 1. ``PENDING``: groups that may
+    stay open. ``ID``: of a named barrier, ``WARPS`` its size. ``RANK``: of a unit in its cluster.
+    ``MASK``: a set of ranks, one bit each. ``REGISTERS``: of one thread.
+    """
+
+    TILE = "tile"
+    BARRIER = "barrier"
+    COUNT = "count"
+    BYTES = "bytes"
+    PARITY = "parity"
+    PENDING = "pending"
+    ID = "id"
+    WARPS = "warps"
+    RANK = "rank"
+    MASK = "mask"
+    REGISTERS = "registers"
 
 
 class Kind(Enum):
@@ -39,6 +78,7 @@ class Kind(Enum):
     literal → all lanes. ``MAP``: ``fn`` lane by lane. ``MMA``: ``acc += a · b`` over a tile
     ``shape`` = (m, n, k), ``dtypes`` = (acc, a, b). ``REDUCE``: all lanes of a register into
     one element in every lane of another. ``CONVERT``: register → register of another dtype.
+    ``COPY``: memory → memory (``dtypes`` = destination, source).
     ``TRANSPOSE``: a 2-D memory tile → its transpose in memory, converting. ``INTERLEAVE``: k
     rows of memory → groups of k adjacent elements. ``CONFIGURE``, ``SYNC``, ``HINT``: state of
     the unit, synchronisation, prefetch.
@@ -52,6 +92,7 @@ class Kind(Enum):
     MMA = "mma"
     REDUCE = "reduce"
     CONVERT = "convert"
+    COPY = "copy"
     TRANSPOSE = "transpose"
     INTERLEAVE = "interleave"
     CONFIGURE = "configure"
@@ -79,6 +120,38 @@ class Computation:
 
 
 @dataclass(frozen=True)
+class TileLayout:
+    """A layout that an operand takes: shape and strides of the tile, elements, and its swizzle.
+
+    The top-level modes are the tile's dimensions. A stride of :data:`ANY` is free.
+    """
+
+    name: str
+    shape: IntTuple
+    stride: IntTuple
+    swizzle: Swizzle | None = None
+
+
+ANY = -1
+"""A stride of a :class:`TileLayout` that may be any multiple of an element."""
+
+
+@dataclass(frozen=True)
+class BoxRule:
+    """What a copy by the host's descriptor asks of it.
+
+    ``extent``: the most elements of a box in a dimension. ``bytes``: the innermost extent and all
+    strides but the innermost (which is 1) are multiples of as many bytes. ``span``: the most bytes
+    of the innermost extent for a swizzle ``str(swizzle)``; swizzles that are not in it are refused.
+    """
+
+    extent: int
+    bytes: int
+    rank: int
+    span: Mapping[str, int] = field(default_factory=dict[str, int])
+
+
+@dataclass(frozen=True)
 class OperandSpec:
     """What an atom asks of one operand.
 
@@ -88,6 +161,12 @@ class OperandSpec:
     those elements are touched. ``dense`` counts the innermost dimensions that must have
     unit-stride layout. ``alignment`` is of the window's address in bytes. ``spaces`` empty means a
     scalar operand: an expression or a literal.
+
+    ``part`` says what the operand is. ``proxy`` is the path to its memory ("": the atom's).
+    ``layouts`` and ``fragments`` name what is taken of shared memory and of registers (empty: any).
+    ``box``: the operand is an argument that is reached by a descriptor of the host, whose box is
+    the tile. ``share`` names how the threads of a collective share out the tile: two accesses by
+    one collective to one window with the same share need no barrier between ("": unknown).
     """
 
     name: str
@@ -98,10 +177,52 @@ class OperandSpec:
     partial: tuple[bool, ...] = ()
     dense: int = 1
     alignment: int = 1
+    part: Part = Part.TILE
+    proxy: str = ""
+    layouts: tuple[TileLayout, ...] = ()
+    fragments: tuple[str, ...] = ()
+    share: str = ""
+    box: BoxRule | None = None
+
+
+class Sync(StrEnum):
+    """What an atom synchronises; the operands it takes for that are found by their ``part``.
+
+    ``UNITS``: all units meet. ``TEAM``: all warps of the unit meet. ``NAMED``, ``NAMED_ARRIVE``:
+    as many warps as the operand says, by id; the second does not wait. ``CLUSTER_ARRIVE``,
+    ``CLUSTER_WAIT``: all warps of the cluster. ``INIT``: a barrier object takes COUNT arrivals a
+    phase. ``ARRIVE``: one arrival (or COUNT) per issuing thread, in unit RANK of the cluster.
+    ``EXPECT``: an arrival that adds BYTES to what the phase waits for. ``WAIT``: until the phase of
+    PARITY is over. ``COMMIT``: close the group of what was issued. ``WAIT_GROUP``: until at most
+    PENDING groups are open. ``FENCE``: what is known here becomes visible through the proxies
+    ``Effects.fences``. ``SET_REGISTERS``: every thread has REGISTERS registers from here on.
+    """
+
+    NONE = ""
+    UNITS = "unit_barrier"
+    TEAM = "team_barrier"
+    NAMED = "named_barrier"
+    NAMED_ARRIVE = "named_arrive"
+    CLUSTER_ARRIVE = "cluster_arrive"
+    CLUSTER_WAIT = "cluster_wait"
+    INIT = "barrier_init"
+    ARRIVE = "barrier_arrive"
+    EXPECT = "barrier_expect"
+    WAIT = "barrier_wait"
+    COMMIT = "commit"
+    WAIT_GROUP = "wait_group"
+    FENCE = "fence"
+    SET_REGISTERS = "set_registers"
 
 
 class Completion(Enum):
-    """How the completion of an atom's memory effects is signalled."""
+    """How the completion of an atom's memory effects is signalled.
+
+    ``BARRIER_TRANSACTIONS``: the bytes of every written tile, over-hanging parts included, count on
+    the barrier operand, in every unit that is written. ``COMMIT_GROUP``, ``MATRIX_GROUP``: the
+    group of stream ``Effects.group`` that the operation is committed to; matrix operations of
+    one collective run in order.
+    """
 
     IN_ORDER = "in_order"
     BARRIER_TRANSACTIONS = "barrier_transactions"
@@ -114,13 +235,18 @@ class Effects:
     """What an atom does to memory and when, in target-neutral terms.
 
     ``proxy`` names the path to memory (``generic``, ``async``, ``tensor``, ``weak_store`` for
-    stores that need a fence to be seen by others). ``synchronises`` names what it orders:
-    "" for nothing, "unit_barrier" for a barrier over all units, "fence" for a proxy fence.
+    stores that need a fence to be seen by others). ``synchronises`` is a :class:`Sync`. ``group``
+    is the stream of groups that an asynchronous atom, a commit or a wait belongs to;
+    ``reads_only``: a wait after which sources may be overwritten, while what was written is not
+    known to be complete. ``fences``: the proxies of a fence.
     """
 
     completion: Completion = Completion.IN_ORDER
     proxy: str = "generic"
     synchronises: str = ""
+    group: str = ""
+    reads_only: bool = False
+    fences: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True)
@@ -138,7 +264,12 @@ class AtomCost:
 
 @dataclass(frozen=True)
 class Atom:
-    """One instruction with its operand contract."""
+    """One instruction with its operand contract.
+
+    ``issuer``: ``thread`` (one elected thread of the collective), ``warp`` (one thread of each of
+    its warps) or ``all`` (every thread). ``issuing_warps``: the collective's width that it takes
+    (0: any); ``warp_alignment`` divides the first warp of the collective.
+    """
 
     id: str
     features: frozenset[str]
@@ -148,8 +279,34 @@ class Atom:
     cost: AtomCost
     template: str
     issuer: str = "thread"
+    issuing_warps: int = 0
+    warp_alignment: int = 1
     effects: Effects = field(default_factory=Effects)
     flops: int = 0
+
+    @cached_property
+    def parts(self) -> Mapping[Part, int]:
+        """The position of the first operand of each part."""
+        places = [(spec.part, place) for place, spec in enumerate(self.operands)]
+        return dict(reversed(places))
+
+    def find(self, part: Part) -> int:
+        """The position of the first operand that is this part; -1 if there is none."""
+        return self.parts.get(part, -1)
+
+    @cached_property
+    def is_plain(self) -> bool:
+        """True where a unit of one thread that does one thing after another is all it needs."""
+        return not (
+            self.is_async
+            or self.effects.synchronises not in (Sync.NONE, Sync.UNITS, Sync.FENCE)
+            or any(spec.access is Access.REDUCE for spec in self.operands)
+        )
+
+    @property
+    def is_async(self) -> bool:
+        """True where the atom's memory effects are not complete when it ends."""
+        return self.effects.completion is not Completion.IN_ORDER
 
     def __post_init__(self) -> None:
         for spec in self.operands:

@@ -183,7 +183,7 @@ class KernelEmitter:
                 self._loop(statement, scope)
             case If(condition, then, orelse):
                 self._if(scope.resolve(condition), then, orelse, scope)
-            case Role(_, first, last, body):
+            case Role(_, first, last, body, 0):
                 self._braced(f"if ({UNIT} >= {first} && {UNIT} < {last})", body, scope)
             case Call(atom, operands):
                 self._call(self.atoms[atom], operands, scope)

@@ -12,7 +12,8 @@ import numpy as np
 class DType(Enum):
     """Element type; the value is its canonical text.
 
-    ``BOOL`` is the type of comparisons inside a program; arguments never have it.
+    ``BOOL`` is the type of comparisons inside a program; arguments never have it. ``BARRIER`` is
+    an opaque object in the memory of a kernel; tensors never have it.
     """
 
     F64 = "f64"
@@ -22,12 +23,12 @@ class DType(Enum):
     I32 = "i32"
     I8 = "i8"
     BOOL = "bool"
+    BARRIER = "barrier"
 
     @property
     def bits(self) -> int:
         """Width in bits (of storage)."""
-        widths = {"f64": 64, "f32": 32, "f16": 16, "bf16": 16, "i32": 32, "i8": 8, "bool": 8}
-        return widths[self.value]
+        return _BITS[self.value]
 
     @property
     def bytes(self) -> int:
@@ -37,7 +38,7 @@ class DType(Enum):
     @property
     def is_float(self) -> bool:
         """True for floating-point types."""
-        return self not in (DType.I32, DType.I8, DType.BOOL)
+        return self not in (DType.I32, DType.I8, DType.BOOL, DType.BARRIER)
 
     @property
     def is_integer(self) -> bool:
@@ -51,8 +52,7 @@ class DType(Enum):
             import ml_dtypes
 
             return np.dtype(ml_dtypes.bfloat16)
-        codes = {"f64": "f8", "f32": "f4", "f16": "f2", "i32": "i4", "i8": "i1", "bool": "?"}
-        return np.dtype(codes[self.value])
+        return np.dtype(_NUMPY[self.value])
 
     @property
     def unit_roundoff(self) -> float:
@@ -80,18 +80,28 @@ class DType(Enum):
         ):
             with contextlib.suppress(KeyError):
                 found = DType.of_numpy(np.dtype(cast("Any", value)))
-        if found is None or found is DType.BOOL:
+        if found is None or found in (DType.BOOL, DType.BARRIER):
             raise ValueError(f"unknown dtype {value!r}")
         return found
 
     @staticmethod
     def of_numpy(dtype: np.dtype[Any]) -> DType:
         """The element type of a NumPy dtype; ``KeyError`` if there is none."""
-        for candidate in DType:
+        for candidate in DATA_TYPES:
             if candidate.numpy == dtype:
                 return candidate
         raise KeyError(str(dtype))
 
+
+_BITS = {
+    "f64": 64, "f32": 32, "f16": 16, "bf16": 16, "i32": 32, "i8": 8, "bool": 8, "barrier": 64,
+}  # fmt: skip
+_NUMPY = {
+    "f64": "f8", "f32": "f4", "f16": "f2", "i32": "i4", "i8": "i1", "bool": "?", "barrier": "u8",
+}  # fmt: skip
+
+DATA_TYPES = tuple(d for d in DType if d is not DType.BARRIER)
+"""What the elements of tensors are."""
 
 _WIDER: dict[DType, tuple[DType, ...]] = {
     DType.BF16: (DType.F32, DType.F64),
@@ -101,7 +111,7 @@ _WIDER: dict[DType, tuple[DType, ...]] = {
 }
 
 DTYPE_NAMES: dict[str, DType] = {
-    **{d.value: d for d in DType if d is not DType.BOOL},
+    **{d.value: d for d in DATA_TYPES if d is not DType.BOOL},
     "float64": DType.F64,
     "float32": DType.F32,
     "float16": DType.F16,

@@ -418,6 +418,15 @@ def parse_layout(text: str) -> Layout | SwizzledLayout:
     return _LayoutParser(text, 0).layout()
 
 
+def parse_swizzle(text: str) -> Swizzle:
+    """A swizzle such as ``sw(3,4,3)``; ``RequestError`` ``layout.parse`` for anything else."""
+    found = re.fullmatch(r"\s*sw\(\s*(\d+)\s*,\s*(\d+)\s*,\s*(\d+)\s*\)\s*", text)
+    if found is None:
+        raise RequestError("layout.parse", f"swizzle {text!r}: expected sw(bits,base,shift)")
+    bits, base, shift = map(int, found.groups())
+    return Swizzle(bits, base, shift)
+
+
 class _LayoutParser:
     def __init__(self, text: str, start: int) -> None:
         self.text = text

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from tfsearch.atoms.contract import Access, Kind
+from tfsearch.atoms.contract import Access, Kind, Part
 from tfsearch.atoms.table import AtomTable
 from tfsearch.ir.tir.nodes import Block, Buffer, Call, For, If, Io, Kernel, MemorySpace, Role
 from tfsearch.ir.tir.walk import Path, statement_at, walk, windows
@@ -51,6 +51,8 @@ class Written:
         if site.atom.computes.kind is Kind.HINT:
             return
         for operand in site.windows:
+            if operand.spec.part is Part.BARRIER:
+                continue
             if operand.spec.access is not Access.WRITE and self._certain(site, operand):
                 name = operand.buffer.name
                 yield (
@@ -96,7 +98,8 @@ class Written:
             key = self._key(operand)
             if key is None or key in keys or not _whole_rows(operand):
                 return False
-        if not buffer.space.is_private:
+        if not buffer.space.is_private or site.role is not None:
+            # Another role may write it, wherever it stands in the text.
             return not _writes(self._kernel.body, buffer.name, site.atoms)
         return not self._from_before(buffer.name, site)
 
@@ -120,7 +123,7 @@ def _writes(block: Block, name: str, atoms: AtomTable) -> bool:
         if atom is not None and isinstance(statement, Call):
             for index, window in windows(statement):
                 access = atom.operands[index].access if index < len(atom.operands) else None
-                if window.buffer.name == name and access in (Access.WRITE, Access.UPDATE):
+                if window.buffer.name == name and access is not None and access.writes:
                     return True
     return False
 

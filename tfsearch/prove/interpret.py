@@ -1,12 +1,13 @@
 """The interpreter: TIR on NumPy arrays, tile by tile, to find what structure cannot show.
 
 Units run as coroutines under a seeded scheduler. Every element carries whether it was ever
-written; accesses to shared memory are checked for races; windows are checked again.
+written; accesses to shared memory are checked for races; windows are checked again. Kernels whose
+units are teams, or that do anything asynchronously, run in :mod:`tfsearch.prove.team`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -23,6 +24,8 @@ from tfsearch.prove.compile import Hooks, Program, compile_kernel
 from tfsearch.prove.limits import Limits
 from tfsearch.prove.memory import Array, Store
 from tfsearch.prove.races import Clock, Tracker
+from tfsearch.prove.team.program import needs_team
+from tfsearch.prove.team.run import TeamRun
 from tfsearch.prove.verify import verify
 
 STRUCTURAL = frozenset(
@@ -56,7 +59,13 @@ STRUCTURAL = frozenset(
 )
 """Refusals of the verifier that leave nothing to execute."""
 
-_ANY = Limits(dict.fromkeys(MemorySpace, 1 << 62), max_units=1 << 20, max_refusals=1 << 20)
+_ANY = Limits(
+    dict.fromkeys(MemorySpace, 1 << 62),
+    max_units=1 << 20,
+    max_refusals=1 << 20,
+    max_warps=1 << 20,
+    max_cluster=1 << 20,
+)
 
 
 @dataclass(frozen=True)
@@ -99,11 +108,12 @@ def interpret(
     for index, kernel in enumerate(module.kernels):
         line = first_lines(module)[index]
         stores = _bind(kernel, arguments, shared)
-        run = _Run(kernel, atoms, stores, line, detect_races=detect_races)
+        team = needs_team(kernel, atoms)
+        run = (TeamRun if team else _Run)(kernel, atoms, stores, line, detect_races=detect_races)
         steps += run.execute(seed)
-        if kernel is module.main:
-            run.check_outputs()
         refusals.extend(run.refusals)
+        if kernel is module.main and not run.stopped:
+            refusals.extend(_unwritten_outputs(kernel, stores, line))
         if run.stopped:
             return Outcome({}, tuple(refusals), steps)
         shared.update({p.buffer.name: stores[p.buffer.name] for p in kernel.params})
@@ -139,6 +149,20 @@ def _bind(
         store.values[...] = given
         store.mask[...] = 1
     return stores
+
+
+def _unwritten_outputs(kernel: Kernel, stores: Mapping[str, Store], line: int) -> Iterator[Refusal]:
+    """Outputs that are not fully written."""
+    for param in kernel.params:
+        store = stores[param.buffer.name]
+        if param.io is Io.OUT and not store.mask.all():
+            missing = np.argwhere(store.mask == 0)
+            yield Refusal(
+                "tir.output-unwritten",
+                f"{kernel.name}:{places(kernel, first_line=line)[()]}",
+                f"{len(missing)} of {store.mask.size} elements of {param.buffer.name} "
+                f"were never written, the first at {missing[0].tolist()}",
+            )
 
 
 @dataclass
@@ -191,23 +215,6 @@ class _Run(Hooks):
             self.stopped = True
             self._deadlock(deadlock)
         return steps
-
-    def check_outputs(self) -> None:
-        """Refuse outputs that are not fully written."""
-        if self.stopped:
-            return
-        for param in self.kernel.params:
-            store = self.arguments[param.buffer.name]
-            if param.io is Io.OUT and not store.mask.all():
-                missing = np.argwhere(store.mask == 0)
-                self.refusals.append(
-                    Refusal(
-                        "tir.output-unwritten",
-                        f"{self.kernel.name}:{self._place(None)}",
-                        f"{len(missing)} of {store.mask.size} elements of {param.buffer.name} "
-                        f"were never written, the first at {missing[0].tolist()}",
-                    )
-                )
 
     def outside(self, statement: int, operand: int, box: tuple[tuple[int, int], ...]) -> None:
         name, buffer = self._operand(statement, operand)
@@ -272,10 +279,10 @@ class _Run(Hooks):
         buffer = window.buffer.name if isinstance(window, Window) else ""
         return self.atoms[call.atom].operands[operand].name, buffer
 
-    def _place(self, statement: int | None) -> Place:
+    def _place(self, statement: int) -> Place:
         if self._places is None:
             self._places = places(self.kernel, first_line=self.first_line)
-        return self._places[() if statement is None else self._program.paths[statement]]
+        return self._places[self._program.paths[statement]]
 
     def _refuse(self, code: str, statement: int, operand: int, message: str) -> None:
         key = (code, statement, operand)

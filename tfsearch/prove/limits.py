@@ -18,6 +18,10 @@ class Limits:
     space without an entry does not exist on the target. ``GLOBAL`` is never allocated.
     ``enumeration_points``: how many points of loop variables may be tried where bounds cannot
     be proved symbolically. ``max_refusals``: where a report stops.
+
+    Of teams: ``max_warps`` of a unit, ``max_cluster`` units of a cluster, ``named_barriers`` of a
+    unit; ``register_file``: registers of a unit (0: not known), of which a thread has
+    ``register_least`` to ``register_most``, in steps of ``register_step``.
     """
 
     capacity: Mapping[MemorySpace, int]
@@ -26,6 +30,13 @@ class Limits:
     max_units: int = 1024
     enumeration_points: int = 200_000
     max_refusals: int = 32
+    max_warps: int = 1
+    max_cluster: int = 1
+    named_barriers: int = 16
+    register_file: int = 0
+    register_least: int = 1
+    register_most: int = 255
+    register_step: int = 8
 
 
 def footprint(buffer: Buffer, limits: Limits) -> int:

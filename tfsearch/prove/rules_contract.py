@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from math import gcd
 
-from tfsearch.atoms.contract import Access, Completion
+from tfsearch.atoms.contract import Access, Completion, Part
 from tfsearch.ir.tir.nodes import Buffer, Io, Scalar, Window
 from tfsearch.ir.tir.printer import print_expr
 from tfsearch.prove.forms import ZERO, Form, combine
 from tfsearch.prove.points import enumerate_points
+from tfsearch.prove.rules_layout import laid_out_alignment
 from tfsearch.prove.site import CallSite, ResolvedWindow, Rule
 
 
@@ -128,7 +129,7 @@ def check_dense(site: CallSite) -> Iterable[str]:
     out: list[str] = []
     for operand in site.open:
         spec = operand.spec
-        if not spec.dense:
+        if not spec.dense or operand.buffer.layout is not None or spec.layouts:
             continue
         strides = operand.buffer.dense_strides
         dims = operand.dims
@@ -151,7 +152,10 @@ def check_alignment(site: CallSite) -> Iterable[str]:
         spec, buffer = operand.spec, operand.buffer
         if spec.alignment <= 1 or buffer.space.is_register:
             continue
-        known = alignment_of(site, buffer, operand)
+        if buffer.layout is None:
+            known = alignment_of(site, buffer, operand)
+        else:
+            known = laid_out_alignment(site, buffer, operand)
         if known % spec.alignment:
             out.append(
                 f"operand {spec.name} of {site.atom.id} needs an address that is a multiple of "
@@ -219,13 +223,19 @@ def _tile(shape: tuple[int, ...]) -> str:
 
 
 def check_completion(site: CallSite) -> Iterable[str]:
-    """Effects are complete when the next statement starts: no other completion is interpreted."""
-    completion = site.atom.effects.completion
-    if completion is not Completion.IN_ORDER:
+    """An atom that completes later says what by: a barrier operand, or a stream of groups."""
+    effects = site.atom.effects
+    match effects.completion:
+        case Completion.IN_ORDER:
+            return
+        case Completion.BARRIER_TRANSACTIONS:
+            lacks = "no barrier operand" if site.atom.find(Part.BARRIER) < 0 else ""
+        case _:
+            lacks = "" if effects.group else "no group"
+    if lacks:
         yield (
-            f"{site.atom.id} completes by {completion.value}; the interpreter knows "
-            f"{Completion.IN_ORDER.value} only, so nothing shows that its "
-            f"memory is awaited before it is used"
+            f"{site.atom.id} completes by {effects.completion.value} and has {lacks}; nothing "
+            f"could wait for it"
         )
 
 

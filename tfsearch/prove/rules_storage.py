@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
+from tfsearch.ir.dtypes import DType
 from tfsearch.ir.tir.nodes import Alloc, Buffer, Io, Kernel, MemorySpace, Module
 from tfsearch.ir.tir.walk import Path
 from tfsearch.prove.limits import Limits, footprint
+from tfsearch.prove.rules_layout import layout_faults
 from tfsearch.prove.site import Rule, Site
 from tfsearch.prove.storage import peaks
 
@@ -40,6 +42,18 @@ def check_alloc_empty(site: Site) -> Iterable[str]:
     yield from empty_shape(buffer_of(site))
 
 
+def check_alloc_barrier(site: Site) -> Iterable[str]:
+    """Barrier objects live in shared memory."""
+    buffer = buffer_of(site)
+    if buffer.dtype is DType.BARRIER and (
+        buffer.space is not MemorySpace.SHARED or buffer.alignment % buffer.dtype.bytes
+    ):
+        yield (
+            f"barrier {buffer.name} is in {buffer.space.value} with alignment {buffer.alignment}; "
+            f"barriers are in shared memory, aligned to {buffer.dtype.bytes}"
+        )
+
+
 def check_alloc_layout(site: Site) -> Iterable[str]:
     """Strides and alignment make sense."""
     yield from bad_layout(buffer_of(site), writable=True)
@@ -57,6 +71,9 @@ def bad_layout(buffer: Buffer, *, writable: bool) -> Iterator[str]:
     alignment = buffer.alignment
     if alignment < 1 or alignment & (alignment - 1):
         yield f"{buffer.name} has alignment {alignment}; it must be a power of two"
+        return
+    if buffer.layout is not None or buffer.fragment:
+        yield from layout_faults(buffer)
     strides = buffer.strides
     if strides is None:
         return
@@ -107,6 +124,8 @@ def kernel_findings(kernel: Kernel, limits: Limits) -> Iterator[tuple[str, Path,
 def capacity_findings(kernel: Kernel, limits: Limits) -> Iterator[tuple[str, Path, str]]:
     """(code, place, message) for spaces whose capacity is exceeded."""
     for space, peak in peaks(kernel, lambda buffer: footprint(buffer, limits)).items():
+        if space is MemorySpace.REGISTER and kernel.warps > 1:
+            continue  # Registers of teams are counted a thread: see rules_registers.
         capacity = limits.capacity.get(space)
         if capacity is not None and peak.amount > capacity:
             unit = {MemorySpace.REGISTER: "registers", MemorySpace.TILE: "tiles"}
@@ -164,6 +183,7 @@ def _differ(left: Buffer, right: Buffer) -> bool:
 ALLOC_RULES: tuple[Rule[Site], ...] = (
     Rule("tir.alloc-space", check_alloc_space),
     Rule("tir.scratch-divergent", check_alloc_scratch),
+    Rule("tir.barrier-space", check_alloc_barrier),
     Rule("tir.buffer-empty", check_alloc_empty),
     Rule("tir.buffer-layout", check_alloc_layout),
 )

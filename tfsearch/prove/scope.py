@@ -87,6 +87,10 @@ class Scope:
         self._boxes: dict[int, tuple[int, int]] = {}
         self._remainders: dict[int, tuple[int, int]] = {}
         self._cache: dict[Form, int] = {}
+        self.by_instance: frozenset[int] = frozenset()
+        """Variables whose value may differ between instances of one role."""
+        self.instance: int | None = None
+        """The variable that counts the instances of the role around."""
         self.unit = self.algebra.declare(UNIT)
         self.names[UNIT] = self.algebra.variable(self.unit)
         low, high = constant(0), constant(max(units, 1) - 1)
@@ -140,6 +144,8 @@ class Scope:
         if length[1] and not self.at_least(length, 1):
             self.narrow(combine(constant(1), length, -1))
         symbol = algebra.declare(name)
+        if self.by_instance and (self.per_instance(start) or self.per_instance(stop)):
+            self.by_instance |= {symbol}
         self._set(symbol, known)
         self.names[name] = algebra.variable(symbol)
         self.entries.append(Loop(symbol, start, stop, step))
@@ -257,6 +263,16 @@ class Scope:
         if not form[1]:
             return False
         return any(self.ranges[v].per_unit for v in self.algebra.variables_of(form))
+
+    def instances(self, name: str, count: int) -> None:
+        """Enter a role of ``count`` instances, numbered by a variable."""
+        symbol = self.loop(name, constant(0), constant(count), 1, static=False)
+        self.by_instance |= {symbol}
+        self.instance = symbol
+
+    def per_instance(self, form: Form) -> bool:
+        """True where the value may differ between instances of one role."""
+        return bool(form[1]) and not self.by_instance.isdisjoint(self.algebra.variables_of(form))
 
     def narrow(self, form: Form) -> None:
         """Learn that ``form <= 0`` here."""

@@ -19,7 +19,6 @@ from tfsearch.ir.tir.nodes import (
     Let,
     Module,
     Operand,
-    Param,
     Role,
     Stmt,
     Window,
@@ -57,7 +56,7 @@ class _Renamer:
         self._counts = {"b": 0, "v": 0, "r": 0}
 
     def kernel(self, kernel: Kernel, name: str) -> Kernel:
-        params = tuple(Param(self._buffer(p.buffer), p.io) for p in kernel.params)
+        params = tuple(replace(p, buffer=self._buffer(p.buffer)) for p in kernel.params)
         return replace(kernel, name=name, params=params, body=self._block(kernel.body))
 
     def _fresh(self, stem: str) -> str:
@@ -92,8 +91,12 @@ class _Renamer:
                 return Alloc(self._buffer(buffer))
             case If(condition, then, orelse):
                 return If(self._expr(condition), self._block(then), self._block(orelse))
-            case Role(_, first, last, body):
-                return Role(self._fresh("r"), first, last, self._block(body))
+            case Role(_, first, last, body, width, instance):
+                name, names = self._fresh("r"), dict(self._names)
+                fresh = self._variable(instance) if instance else ""
+                inner = self._block(body)
+                self._names = names
+                return Role(name, first, last, inner, width, fresh)
             case _:
                 raise TypeError(f"not a statement: {statement!r}")
 

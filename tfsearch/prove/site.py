@@ -8,7 +8,7 @@ from typing import Generic, TypeVar
 
 from tfsearch.atoms.contract import Atom, OperandSpec
 from tfsearch.atoms.table import AtomTable
-from tfsearch.ir.tir.nodes import Buffer, Io, Kernel, Operand, Stmt, Window, tile_dims
+from tfsearch.ir.tir.nodes import Buffer, Io, Kernel, Operand, Role, Stmt, Window, tile_dims
 from tfsearch.ir.tir.walk import Path
 from tfsearch.prove.forms import Form
 from tfsearch.prove.limits import Limits
@@ -20,7 +20,9 @@ class Site:
     """A statement with what is known where it stands.
 
     ``visible``: buffers by name. ``io``: directions of the kernel's arguments. ``divergent``:
-    why not every unit comes here equally often ("" if every unit does).
+    why not every unit comes here equally often ("" if every unit does). ``role``: the role over
+    warps around the statement. ``partial``: why not every warp comes here equally often, and
+    ``astray`` why not every unit of a cluster.
     """
 
     kernel: Kernel
@@ -32,6 +34,9 @@ class Site:
     statement: Stmt
     path: Path
     divergent: str = ""
+    role: Role | None = None
+    partial: str = ""
+    astray: str = ""
 
 
 @dataclass(slots=True)

@@ -38,25 +38,32 @@ from tfsearch.prove.dataflow import Written
 from tfsearch.prove.forms import Form, UnboundError, scale
 from tfsearch.prove.limits import Limits
 from tfsearch.prove.points import enumerate_points
+from tfsearch.prove.protocol.collect import Protocol
 from tfsearch.prove.rules_contract import OPERAND_RULES, SIGNATURE_RULES
 from tfsearch.prove.rules_control import (
     BARRIER,
     BARRIER_RULES,
     LOOP_RULES,
     ROLE_RULES,
+    astray,
     loop_divergence,
+    partial_role,
 )
+from tfsearch.prove.rules_layout import LAYOUT_RULES
 from tfsearch.prove.rules_storage import (
     ALLOC_RULES,
     capacity_findings,
     kernel_findings,
     module_findings,
 )
+from tfsearch.prove.rules_team import TEAM_RULES, team_findings
 from tfsearch.prove.rules_window import WINDOW_RULES
 from tfsearch.prove.scope import Scope
 from tfsearch.prove.site import CallSite, Resolved, ResolvedWindow, Rule, Site
+from tfsearch.prove.team.program import needs_team
 
 CALL_RULES: tuple[Rule[CallSite], ...] = OPERAND_RULES + WINDOW_RULES + BARRIER_RULES
+TEAM_CALL_RULES: tuple[Rule[CallSite], ...] = LAYOUT_RULES + TEAM_RULES
 
 _TERMS = itemgetter(1)
 
@@ -100,7 +107,7 @@ def _placed(kernel: Kernel, found: list[Finding], line: int) -> list[Refusal]:
 
 
 def _findings(kernel: Kernel, atoms: AtomTable, limits: Limits) -> list[Finding]:
-    found = list(kernel_findings(kernel, limits))
+    found = [*kernel_findings(kernel, limits), *team_findings(kernel, limits)]
     if found:
         return found
     checker = _Checker(kernel, atoms, limits)
@@ -108,6 +115,8 @@ def _findings(kernel: Kernel, atoms: AtomTable, limits: Limits) -> list[Finding]
     found = checker.found
     if not found:
         found.extend(checker.written.unwritten_outputs())
+    if not found and checker.protocol is not None:
+        found.extend(checker.protocol.findings())
     if not any(code in ("tir.buffer-empty", "tir.buffer-layout") for code, _, _ in found):
         found.extend(capacity_findings(kernel, limits))
     return found
@@ -127,6 +136,10 @@ class _Checker:
         self._signatures: set[tuple[str | None, ...]] = set()
         self._legal: set[tuple[object, ...]] = set()
         self._broken: set[str] = set()
+        self.role: Role | None = None
+        self.partial = ""
+        self.astray = ""
+        self.protocol = Protocol(kernel, atoms, limits) if needs_team(kernel, atoms) else None
         self._meets = kernel.units > 1 and _units_meet(kernel, atoms)
 
     def block(self, block: Block, prefix: Path, offset: int, divergent: str) -> None:
@@ -191,7 +204,8 @@ class _Checker:
             fresh.append(operand)
         site = CallSite(
             self.kernel, self.atoms, self.limits, self.scope, self.visible, self.io, call, path,
-            divergent, atom=atom, operands=operands, windows=found, open=tuple(fresh),
+            divergent, self.role, self.partial, self.astray, atom=atom, operands=operands,
+            windows=found, open=tuple(fresh),
         )  # fmt: skip
         before = len(self.found)
         signature = (atom.id, *_names(operands))
@@ -200,6 +214,10 @@ class _Checker:
             if len(self.found) == before:
                 self._signatures.add(signature)
         self._apply(CALL_RULES, site)
+        if self.protocol is not None:
+            self._apply(TEAM_CALL_RULES, site)
+            if len(self.found) == before:
+                self.protocol.call(site)
         if len(self.found) == before:
             self._legal.update(keys)
             for code, message in self.written.reads(site):
@@ -254,6 +272,10 @@ class _Checker:
         if self._meets and not inner:
             inner = loop_divergence(self._site(loop, path, ""), loop, start, stop)
         static = loop.kind is LoopKind.UNROLLED
+        outside = (self.partial, self.astray)
+        if self.protocol is not None:
+            what = f"loop {loop.name} runs {print_expr(loop.start)}..{print_expr(loop.stop)}"
+            self._meet(loop, path, (start, stop), what)
         mark = self.scope.mark()
         self.scope.loop(loop.name, start, stop, loop.step, static=static)
         if self.scope.feasible:
@@ -265,6 +287,14 @@ class _Checker:
             )
             self._refuse("tir.region-unreached", path, text)
         self.scope.reset(mark)
+        self.partial, self.astray = outside
+
+    def _meet(self, statement: Stmt, path: Path, forms: tuple[Form, ...], what: str) -> None:
+        """Note that warps of a unit, or units of a cluster, take different ways from here."""
+        if not self.partial and any(map(self.scope.per_instance, forms)):
+            self.partial = f"{what}, which depends on the instance of the role"
+        if not self.astray:
+            self.astray = astray(self._site(statement, path, ""), forms, what)
 
     def _if(self, choice: If, path: Path, divergent: str) -> None:
         condition = self._form(choice.condition, path)
@@ -274,6 +304,9 @@ class _Checker:
         inner = divergent
         if not inner and decided is None and self.scope.per_unit(condition):
             inner = f"the condition {print_expr(choice.condition)} depends on the unit"
+        outside = (self.partial, self.astray)
+        if self.protocol is not None and decided is None:
+            self._meet(choice, path, (condition,), f"if {print_expr(choice.condition)}")
         before = self.written.save()
         self._branch(choice.then, condition, path, 0, inner)
         after = self.written.save()
@@ -282,6 +315,7 @@ class _Checker:
             negated = self.scope.algebra.negate(condition)
             self._branch(choice.orelse, negated, path, len(choice.then), inner)
         self.written.merge(after)
+        self.partial, self.astray = outside
 
     def _branch(
         self, block: Block, condition: Form, path: Path, offset: int, divergent: str
@@ -304,6 +338,9 @@ class _Checker:
         self._apply(ROLE_RULES, self._site(role, path, divergent))
         if len(self.found) != before:
             return
+        if role.over_warps:
+            self._team_role(role, path, divergent)
+            return
         inner = divergent
         if not inner and (role.first, role.last) != (0, self.kernel.units):
             inner = f"role {role.name} is for units {role.first}..{role.last}"
@@ -314,6 +351,21 @@ class _Checker:
         else:
             text = f"role {role.name} is for units {role.first}..{role.last}; none comes here"
             self._refuse("tir.region-unreached", path, text)
+        self.scope.reset(mark)
+
+    def _team_role(self, role: Role, path: Path, divergent: str) -> None:
+        if role.instance and not self._free(role.instance, path):
+            return
+        mark, outside = self.scope.mark(), (self.role, self.partial)
+        scope = self.scope
+        by_instance, instance = scope.by_instance, scope.instance
+        if role.instance:
+            self.scope.instances(role.instance, role.instances)
+        self.role = role
+        self.partial = self.partial or partial_role(self._site(role, path, ""), role)
+        self.block(role.body, path, 0, divergent)
+        self.role, self.partial = outside
+        scope.by_instance, scope.instance = by_instance, instance
         self.scope.reset(mark)
 
     def _alloc(self, statement: Alloc, buffer: Buffer, path: Path, divergent: str) -> None:
@@ -327,6 +379,8 @@ class _Checker:
         self.declared.add(buffer.name)
         self.visible[buffer.name] = buffer
         self.written.alloc(buffer, path)
+        if self.protocol is not None:
+            self.protocol.alloc(buffer, self.role)
 
     def _free(self, name: str, path: Path) -> bool:
         if name not in self.scope.names and name not in self.declared:
@@ -382,7 +436,7 @@ class _Checker:
     def _site(self, statement: Stmt, path: Path, divergent: str) -> Site:
         return Site(
             self.kernel, self.atoms, self.limits, self.scope, self.visible, self.io, statement,
-            path, divergent,
+            path, divergent, self.role, self.partial, self.astray,
         )  # fmt: skip
 
     def _apply(self, rules: tuple[Rule[S], ...], site: S) -> None:

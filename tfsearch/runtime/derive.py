@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tfsearch.core.errors import RequestError
-from tfsearch.ir.dtypes import DTYPE_NAMES, DType
+from tfsearch.ir.dtypes import DATA_TYPES, DTYPE_NAMES, DType
 from tfsearch.ir.hir.builtins import BUILTINS, Builtin, OptionKind, parse_option
 from tfsearch.ir.hir.load import InputShape, Traceable
 from tfsearch.ir.hir.named import CLASSES, Op, named_workload, traceable
@@ -131,7 +131,7 @@ def _dtype(op: str, array: Array) -> DType:
     except KeyError:
         found = DType.BOOL
     if found is DType.BOOL:
-        names = ", ".join(d.value for d in DType if d is not DType.BOOL)
+        names = ", ".join(d.value for d in DATA_TYPES if d is not DType.BOOL)
         raise RequestError("array.dtype", f"{op} has no kernels for {array.dtype}; it has {names}")
     return found
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from tfsearch.core.errors import RequestError
-from tfsearch.ir.dtypes import DType
+from tfsearch.ir.dtypes import DATA_TYPES, DType
 from tfsearch.ir.hir.build import canonicalise
 from tfsearch.ir.hir.ops import (
     Attrs,
@@ -41,7 +41,7 @@ _TOKEN = re.compile(
     r'|(?P<string>"[^"\n]*")'
     r"|(?P<mark>->|\.\.|[()\[\]{}:;,=%])"
 )
-_DTYPES = {d.value: d for d in DType}
+_DTYPES = {d.value: d for d in DATA_TYPES}
 _FUNCTIONS: dict[str, tuple[OpKind, Attrs]] = {
     **{fn.value: (OpKind.UNARY, UnaryAttrs(fn)) for fn in UnaryFn},
     **{fn.value: (OpKind.BINARY, BinaryAttrs(fn)) for fn in BinaryFn},

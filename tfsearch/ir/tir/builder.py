@@ -6,6 +6,7 @@ from collections.abc import Generator, Iterable
 from contextlib import contextmanager
 
 from tfsearch.ir.dtypes import DType
+from tfsearch.ir.layout import Layout, SwizzledLayout
 from tfsearch.ir.tir.expr import Const, Expr, ExprLike, Var, as_expr
 from tfsearch.ir.tir.nodes import (
     UNIT,
@@ -21,6 +22,7 @@ from tfsearch.ir.tir.nodes import (
     MemorySpace,
     Operand,
     Param,
+    Role,
     Scalar,
     Stmt,
 )
@@ -64,9 +66,12 @@ class Builder:
         *,
         strides: tuple[int, ...] | None = None,
         alignment: int = 64,
+        layout: Layout | SwizzledLayout | None = None,
+        fragment: str = "",
     ) -> Buffer:
         """Allocate a buffer for the rest of the current block."""
-        buffer = Buffer(self.fresh(stem), dtype, shape, space, strides, alignment)
+        name = self.fresh(stem)
+        buffer = Buffer(name, dtype, shape, space, strides, alignment, layout, fragment)
         self.append(Alloc(buffer))
         return buffer
 
@@ -118,6 +123,22 @@ class Builder:
             self.append(For(name, first, last, body, kind, step, unroll))
 
     @contextmanager
+    def role(
+        self, stem: str, first: int, last: int, *, width: int = 0, instance: str = ""
+    ) -> Generator[Expr, None, None]:
+        """A role around what is built inside; yields the number of the instance.
+
+        With a ``width``, ``first`` and ``last`` count warps, and with ``instance`` (a stem) the
+        instances have a variable; where there is one instance, its number is the literal 0.
+        """
+        name = self.fresh(stem)
+        variable = self.fresh(instance) if instance and last - first > width else ""
+        self._blocks.append([])
+        yield Var(variable) if variable else Const(0)
+        body = tuple(self._blocks.pop())
+        self.append(Role(name, first, last, body, width, variable))
+
+    @contextmanager
     def when(self, condition: ExprLike) -> Generator[None, None, None]:
         """Statements under a predicate; a literal predicate leaves no ``if`` behind."""
         predicate = as_expr(condition)
@@ -146,11 +167,22 @@ class Builder:
         yield block
         self._blocks.pop()
 
-    def kernel(self, name: str, params: tuple[Param, ...], units: int) -> Kernel:
+    def kernel(
+        self,
+        name: str,
+        params: tuple[Param, ...],
+        units: int,
+        *,
+        warps: int = 1,
+        lanes: int = 1,
+        registers: int = 0,
+        cluster: tuple[int, ...] = (),
+    ) -> Kernel:
         """The finished kernel."""
         if len(self._blocks) != 1:
             raise ValueError("a block is still open")
-        return Kernel(name, params, units, tuple(self._blocks[0]))
+        body = tuple(self._blocks[0])
+        return Kernel(name, params, units, body, warps, lanes, registers, cluster)
 
 
 def _operand(value: Operand | int | float) -> Operand:

@@ -9,8 +9,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
+from math import prod
 
 from tfsearch.ir.dtypes import DType
+from tfsearch.ir.layout import Layout, Swizzle, SwizzledLayout
 from tfsearch.ir.tir.expr import Const, Expr, ExprLike, as_expr
 
 UNIT = "unit"
@@ -59,6 +61,8 @@ class Buffer:
 
     ``shape`` and ``strides`` are in elements, outermost first; ``strides`` None means dense
     row-major. ``alignment`` is the guaranteed alignment of the first element in bytes.
+    ``layout`` stands instead of strides: one mode a dimension, offsets in elements.
+    ``fragment`` names the thread-value layout of a register tile ("" where one thread holds it).
     """
 
     name: str
@@ -67,10 +71,12 @@ class Buffer:
     space: MemorySpace
     strides: tuple[int, ...] | None = None
     alignment: int = 64
+    layout: Layout | SwizzledLayout | None = None
+    fragment: str = ""
 
     @property
     def dense_strides(self) -> tuple[int, ...]:
-        """Strides with the dense case filled in, elements."""
+        """Strides with the dense case filled in, elements; of a buffer without a layout."""
         if self.strides is not None:
             return self.strides
         out: list[int] = []
@@ -85,6 +91,8 @@ class Buffer:
         """Bytes from the first to past the last element."""
         if 0 in self.shape:
             return 0
+        if self.layout is not None:
+            return self.layout.cosize * self.dtype.bytes
         last = sum((n - 1) * s for n, s in zip(self.shape, self.dense_strides, strict=True))
         return (last + 1) * self.dtype.bytes
 
@@ -170,12 +178,29 @@ class If(Stmt):
 
 @dataclass(frozen=True)
 class Role(Stmt):
-    """Units ``first <= unit < last`` run the body."""
+    """Who runs the body: units ``first <= unit < last``, or warps of the unit.
+
+    With a ``width`` above 0, ``first`` and ``last`` count warps: every ``width`` of them are an
+    instance that runs the body as one collective, and ``instance`` names the variable that
+    counts instances from 0 ("" if none). Consecutive such roles of a block run concurrently.
+    """
 
     name: str
     first: int
     last: int
     body: Block
+    width: int = 0
+    instance: str = ""
+
+    @property
+    def over_warps(self) -> bool:
+        """True where the role picks warps, not units."""
+        return self.width > 0
+
+    @property
+    def instances(self) -> int:
+        """Collectives that run the body side by side; 1 for a role over units."""
+        return max((self.last - self.first) // self.width, 0) if self.width else 1
 
 
 @dataclass(frozen=True)
@@ -187,21 +212,49 @@ class Call(Stmt):
 
 
 @dataclass(frozen=True)
+class Box:
+    """A descriptor that the host makes of an argument, for copies of whole boxes.
+
+    ``shape``: extents of a box, elements; ``strides``: of the argument, elements; ``swizzle``: of
+    the shared memory that a box is copied to or from, offsets in elements.
+    """
+
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    swizzle: Swizzle | None = None
+
+
+@dataclass(frozen=True)
 class Param:
-    """A kernel argument."""
+    """A kernel argument, with the descriptors that the host makes of it."""
 
     buffer: Buffer
     io: Io
+    boxes: tuple[Box, ...] = ()
 
 
 @dataclass(frozen=True)
 class Kernel:
-    """One kernel: ``units`` executing units run ``body`` with ``unit`` = 0 … units-1."""
+    """One kernel: ``units`` executing units run ``body`` with ``unit`` = 0 … units-1.
+
+    A unit has ``warps`` warps of ``lanes`` threads, which share ``SHARED`` memory; each thread
+    starts with ``registers`` registers (0: not set). Consecutive units are grouped in clusters
+    of shape ``cluster``; a unit's rank in its cluster is ``unit % cluster_size``.
+    """
 
     name: str
     params: tuple[Param, ...]
     units: int
     body: Block
+    warps: int = 1
+    lanes: int = 1
+    registers: int = 0
+    cluster: tuple[int, ...] = ()
+
+    @property
+    def cluster_size(self) -> int:
+        """Units of a cluster; 1 without clusters."""
+        return prod(self.cluster)
 
 
 @dataclass(frozen=True)

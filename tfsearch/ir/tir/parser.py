@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Generator
+from contextlib import contextmanager
 from typing import NoReturn
 
 from tfsearch.core.errors import RequestError
 from tfsearch.ir.dtypes import DType
+from tfsearch.ir.layout import Layout, Swizzle, SwizzledLayout, parse_layout, parse_swizzle
 from tfsearch.ir.tir.expr import Binary, Const, Expr, Operator, Var
 from tfsearch.ir.tir.nodes import (
     Alloc,
     Block,
+    Box,
     Buffer,
     Call,
     For,
@@ -89,6 +93,10 @@ class _Parser:
         name = self._name()
         self._take("units")
         units = self._integer()
+        warps = self._integer() if self._accept("warps") else 1
+        lanes = self._integer() if self._accept("lanes") else 1
+        registers = self._integer() if self._accept("registers") else 0
+        cluster = self._integers() if self._accept("cluster") else ()
         self._take("(")
         self._buffers = [{}]
         params: list[Param] = []
@@ -97,12 +105,28 @@ class _Parser:
             if word not in {io.value for io in Io}:
                 self._wrong("in, out, inout, prepared or )")
             self._at += 1
-            params.append(Param(self._declaration(), Io(word)))
+            buffer = self._declaration()
+            boxes: list[Box] = []
+            while self._accept("box"):
+                boxes.append(self._box())
+            params.append(Param(buffer, Io(word), tuple(boxes)))
             if not self._accept(","):
                 self._take(")")
                 break
         body = self._block()
-        return Kernel(name, tuple(params), units, body)
+        return Kernel(name, tuple(params), units, body, warps, lanes, registers, cluster)
+
+    def _box(self) -> Box:
+        shape = self._integers()
+        self._take("strides")
+        strides = self._integers()
+        swizzle: Swizzle | None = None
+        if self._accept("swizzle"):
+            token = self._peek()
+            text = self._name()
+            with self._placed(token):
+                swizzle = parse_swizzle(text)
+        return Box(shape, strides, swizzle)
 
     def _block(self) -> Block:
         self._take("{")
@@ -133,13 +157,27 @@ class _Parser:
                 return If(condition, then, self._block() if self._accept("else") else ())
             case "role":
                 self._at += 1
-                name = self._name()
-                self._take("units")
-                first = self._integer()
-                self._take("..")
-                return Role(name, first, self._integer(), self._block())
+                return self._role()
             case _:
                 return self._call()
+
+    def _role(self) -> Role:
+        name = self._name()
+        warps = self._accept("warps")
+        if not warps:
+            self._take("units")
+        first = self._integer()
+        self._take("..")
+        last = self._integer()
+        if not warps:
+            return Role(name, first, last, self._block())
+        self._take("width")
+        token = self._peek()
+        width = self._integer()
+        if width < 1:
+            self._fail(token, f"a role over warps has a width of at least 1, not {width}")
+        instance = self._name() if self._accept("as") else ""
+        return Role(name, first, last, self._block(), width, instance)
 
     def _loop(self) -> For:
         kind = LoopKind.SERIAL if self._next().text == "for" else LoopKind.UNROLLED
@@ -216,9 +254,19 @@ class _Parser:
         if space.text not in {item.value for item in MemorySpace}:
             self._fail(space, f"expected a memory space, found {space.text!r}")
         strides = self._integers() if self._accept("strides") else None
+        layout: Layout | SwizzledLayout | None = None
+        if self._accept("layout"):
+            place = self._peek()
+            text = self._name()
+            with self._placed(place):
+                layout = parse_layout(text)
+        fragment = self._name() if self._accept("fragment") else ""
         self._take("align")
         alignment = self._integer()
-        buffer = Buffer(name, DType(token.text), shape, MemorySpace(space.text), strides, alignment)
+        buffer = Buffer(
+            name, DType(token.text), shape, MemorySpace(space.text), strides, alignment, layout,
+            fragment,
+        )  # fmt: skip
         self._buffers[-1][name] = buffer
         return buffer
 
@@ -317,6 +365,14 @@ class _Parser:
     def _take(self, text: str) -> None:
         if not self._accept(text):
             self._wrong(text)
+
+    @contextmanager
+    def _placed(self, token: _Token) -> Generator[None, None, None]:
+        """Errors of a layout's own text at their place in the kernel's."""
+        try:
+            yield
+        except RequestError as error:
+            self._fail(token, error.message)
 
     def _wrong(self, wanted: str) -> NoReturn:
         token = self._peek()

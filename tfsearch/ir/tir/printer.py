@@ -23,6 +23,18 @@ A window dimension is ``start`` (extent 1) or ``start :+ extent``. A sum with a 
 literal prints as a difference (``x - 3``); a difference whose right side is a literal keeps
 parentheses (``x - (3)``), so that the tree comes back as it was. Names that are not plain
 identifiers, or are words of the language, are quoted as JSON strings.
+
+What concurrent kernels say more (only where it differs from a unit of one thread)::
+
+    kernel g units 4 warps 12 lanes 32 registers 168 cluster [2, 1] (
+      in a: f32[64, 64] global align 128 box [32, 8] strides [64, 1] swizzle "sw(1,2,3)",
+    ) {
+      alloc full: barrier[4] shared align 8
+      alloc ring: f32[4, 32, 8] shared layout "sw(1,2,3) o (4,32,8):(256,8,1)" align 1024
+      role maths warps 4..12 width 4 as w {
+        alloc acc: f32[32, 16] register fragment "m32n16" align 4
+      }
+    }
 """
 
 from __future__ import annotations
@@ -35,6 +47,7 @@ from tfsearch.ir.tir.expr import Binary, Const, Expr, Operator, Var
 from tfsearch.ir.tir.nodes import (
     Alloc,
     Block,
+    Box,
     Buffer,
     Call,
     For,
@@ -117,11 +130,25 @@ def print_buffer(buffer: Buffer) -> str:
     shape = ", ".join(map(str, buffer.shape))
     strides = ""
     if buffer.strides is not None:
-        strides = f" strides [{', '.join(map(str, buffer.strides))}]"
+        strides = f" strides {_integers(buffer.strides)}"
+    if buffer.layout is not None:
+        strides += f" layout {json.dumps(str(buffer.layout))}"
+    if buffer.fragment:
+        strides += f" fragment {json.dumps(buffer.fragment)}"
     return (
         f"{quote(buffer.name)}: {buffer.dtype.value}[{shape}] {buffer.space.value}{strides}"
         f" align {buffer.alignment}"
     )
+
+
+def print_box(box: Box) -> str:
+    """Canonical text of a descriptor."""
+    swizzle = "" if box.swizzle is None else f" swizzle {json.dumps(str(box.swizzle))}"
+    return f"box {_integers(box.shape)} strides {_integers(box.strides)}{swizzle}"
+
+
+def _integers(values: tuple[int, ...]) -> str:
+    return f"[{', '.join(map(str, values))}]"
 
 
 def print_module(module: Module) -> str:
@@ -167,11 +194,17 @@ class _Printer:
     def __init__(self, kernel: Kernel) -> None:
         self.lines: list[str] = []
         self.starts: dict[Path, int] = {(): 0}
-        head = f"kernel {quote(kernel.name)} units {kernel.units} ("
+        head = f"kernel {quote(kernel.name)} units {kernel.units}"
+        head += f" warps {kernel.warps}" if kernel.warps != 1 else ""
+        head += f" lanes {kernel.lanes}" if kernel.lanes != 1 else ""
+        head += f" registers {kernel.registers}" if kernel.registers else ""
+        head += f" cluster {_integers(kernel.cluster)}" if kernel.cluster else ""
+        head += " ("
         if kernel.params:
             self.lines.append(head)
             for param in kernel.params:
-                self.lines.append(f"  {param.io.value} {print_buffer(param.buffer)},")
+                boxes = "".join(f" {print_box(box)}" for box in param.boxes)
+                self.lines.append(f"  {param.io.value} {print_buffer(param.buffer)}{boxes},")
             self.lines.append(") {")
         else:
             self.lines.append(head + ") {")
@@ -215,8 +248,11 @@ def head_text(statement: Stmt) -> str:
             return text + " {"
         case If(condition, _, _):
             return f"if {print_expr(condition)} {{"
-        case Role(name, first, last, _):
-            return f"role {quote(name)} units {first}..{last} {{"
+        case Role(name, first, last, _, width, instance):
+            if not width:
+                return f"role {quote(name)} units {first}..{last} {{"
+            text = f"role {quote(name)} warps {first}..{last} width {width}"
+            return text + (f" as {quote(instance)} {{" if instance else " {")
         case Call(atom, operands):
             name = atom if PLAIN_ATOM.fullmatch(atom) and atom not in WORDS else json.dumps(atom)
             return f"{name}({', '.join(print_operand(operand) for operand in operands)})"

@@ -15,7 +15,7 @@ import numpy as np
 from tfsearch.atoms.contract import Access, Atom, AtomCost, Computation, Kind, OperandSpec
 from tfsearch.atoms.table import AtomTable
 from tfsearch.core.errors import TfsearchError
-from tfsearch.ir.dtypes import DType
+from tfsearch.ir.dtypes import DATA_TYPES, DType
 from tfsearch.ir.hir.evaluate import apply
 from tfsearch.ir.hir.ops import (
     ARITY,
@@ -81,7 +81,7 @@ class NullAtoms(AtomTable):
     """The table; atoms of ops are made from their id."""
 
     def __init__(self) -> None:
-        super().__init__([_configure(), *(_fill(dtype) for dtype in DType)], ())
+        super().__init__([_configure(), *(_fill(dtype) for dtype in DATA_TYPES)], ())
         self._made: dict[str, Atom] = {}
 
     def __getitem__(self, key: str) -> Atom:

@@ -1,0 +1,1 @@
+"""Kernels whose units are teams of warps: interpreted with everything that happens at once."""
