@@ -15,9 +15,7 @@ from tfsearch.prove.rules_team import part_form, values_of
 from tfsearch.prove.scope import Condition, Loop
 from tfsearch.prove.site import CallSite, ResolvedWindow
 
-PARTS = frozenset(
-    {Part.COUNT, Part.BYTES, Part.PENDING, Part.ID, Part.WARPS, Part.REGISTERS}
-)
+PARTS = frozenset({Part.COUNT, Part.BYTES, Part.PENDING, Part.ID, Part.WARPS, Part.REGISTERS})
 
 
 @dataclass(frozen=True, eq=False)

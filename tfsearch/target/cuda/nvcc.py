@@ -18,6 +18,7 @@ from tfsearch.core.settings import load as load_settings
 from tfsearch.core.settings import scrubbed_environment
 from tfsearch.plugin.target import CompileOutcome, Source
 from tfsearch.target.cuda import flags as flag_rules
+from tfsearch.target.cuda import toolkit
 from tfsearch.target.cuda.hardware import ARCHITECTURES
 from tfsearch.target.cuda.nvrtc import EMPTY, architecture, message, outcome, try_out
 from tfsearch.toolchain.build import Job, deliver, write_source
@@ -121,7 +122,8 @@ class NvccCompiler:
 
     def _flags(self, source: Source, flags: Sequence[str], macros: Sequence[str]) -> list[str]:
         own = flag_rules.joined([*source.flags, *flags])
-        paths = [f"-I{folder}" for folder in flag_rules.folders(own)]
+        folders = [toolkit.kernel_folder(), *flag_rules.folders(own)]
+        paths = [f"-I{folder}" for folder in folders]
         rest = flag_rules.without_folders(own)
         return [*_target(architecture(source)), *flag_rules.BASE, *paths, *rest, *defines(macros)]
 

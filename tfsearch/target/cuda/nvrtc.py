@@ -101,7 +101,10 @@ class NvrtcCompiler:
 
     def headers(self, source: str, flags: Sequence[str]) -> Closure:
         """The headers that a source can reach with these flags."""
-        return closure(source, [*flag_rules.folders(flags), *toolkit.include_folders()])
+        return closure(
+            source,
+            [toolkit.kernel_folder(), *flag_rules.folders(flags), *toolkit.include_folders()],
+        )
 
     def key(self, source: Source, flags: Sequence[str], macros: Sequence[str]) -> BuildKey:
         """Identity of the build, the content of every header included."""

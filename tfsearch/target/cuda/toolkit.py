@@ -85,6 +85,11 @@ def bindings() -> bool:
     return any((Path(root) / "bindings").is_dir() for root in roots)
 
 
+def kernel_folder() -> str:
+    """The folder of the headers that emitted kernels include."""
+    return str(Path(__file__).with_name("clib"))
+
+
 def import_path() -> list[str]:
     """What a child process needs on its ``sys.path`` to import what this one can."""
     return [os.path.abspath(entry) for entry in sys.path if entry]
