@@ -26,7 +26,7 @@ _RATES = {
 }
 """Facts that scale the costs of a pipe, and their values on the architecture of the costs."""
 WAVES = (1, 2, 4, 8, 16, 32, 64, 128)
-"""Units for every SM that are worth trying; beyond what is resident they run one after the other."""
+"""Units for every SM that are worth trying; those that are not resident wait for others."""
 FRAGMENT_REGISTERS = 160
 """Registers of a thread that fragments may take; addresses and temporaries have the others."""
 KINDS = {"bf16": "bf16", "f16": "f16", "i8": "i8", "f64": "f64"}

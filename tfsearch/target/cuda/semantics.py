@@ -151,7 +151,7 @@ def convert(target: DType) -> Semantics:
 
 
 def reduce(fn: Callable[[Any, Any], Any], warps: int, each: int) -> Semantics:
-    """All lanes into one value: pieces of threads by halves, warps by butterflies, then in order."""
+    """All lanes into one value: pieces by halves, warps by butterflies, then the warps in order."""
 
     def semantics(views: Sequence[Any]) -> None:
         dst, src = views
