@@ -28,7 +28,7 @@ def ffn(x: kind[m, n], y: kind[m, n]) -> Any:  # noqa: F821
     return tf.maximum(x * 2.0 + y, 0.0)
 
 
-def quantize(x: f32[rows, cols]) -> Any:
+def quantize(x: f32[rows, cols]) -> Any:  # noqa: F821
     scale = tf.abs(x).max(axis=-1, keepdims=True) / 127.0
     return tf.round(x / scale).cast("i8"), scale
 
@@ -162,6 +162,19 @@ def test_predictions_name_documents_and_are_not_calibrated_before_a_card_was_mea
     assert (prediction.bound_us <= prediction.estimate_us).all()
     assert (prediction.bound_us > 0).all()
     assert not prediction.calibrated
+
+
+def test_what_is_larger_than_l2_is_predicted_to_take_the_copy_rate() -> None:
+    one = target.problem(
+        named_workload("softmax", {"rows": "8192", "cols": "8192", "dtype": "bf16"}),
+        target.nominal(),
+    )
+    moved = 2 * 8192 * 8192 * 2
+    points = [chosen(one, lanes=1024, staging="registers", units=n) for n in (132, 2112, 8448)]
+    ((_, batch),) = points_of(one.space, points)
+    estimates = one.predict(batch).estimate_us
+    assert (estimates >= moved / 4.27e12 * 1e6).all()
+    assert (estimates[1:] <= 1.5 * moved / 4.27e12 * 1e6).all()
 
 
 def test_more_units_than_cores_take_turns() -> None:

@@ -14,7 +14,7 @@ from tfsearch.cost.model import Facts, Phase
 from tfsearch.ir.hir.facts import facts_of
 from tfsearch.ir.tir.expr import Const
 from tfsearch.ir.workload import Workload
-from tfsearch.recipes.counting import Meter, Traffic
+from tfsearch.recipes.counting import Meter
 from tfsearch.recipes.domain import flat_size
 from tfsearch.recipes.fragments import Lanes
 from tfsearch.recipes.map.lower import STRIDED, TRANSPOSE, Lowering, Schedule
@@ -84,7 +84,7 @@ class MapFacts:
         self, points: Points, share: Column, turned: Column, stream: Column
     ) -> dict[str, Column]:
         domain = self.domain
-        traffic = Traffic(self.kit.caches, len(points))
+        traffic = self.kit.traffic(points.column("units"))
         every = (*domain.inputs, *domain.outputs)
         home = traffic.level(sum(a.type.bytes for a in every) * share)
         lanes = points.column("lanes")

@@ -18,7 +18,7 @@ from tfsearch.ir.hir.facts import facts_of
 from tfsearch.ir.tir.expr import Const
 from tfsearch.ir.tir.nodes import Buffer, Window, window
 from tfsearch.ir.workload import Workload
-from tfsearch.recipes.counting import Meter, Traffic
+from tfsearch.recipes.counting import Meter
 from tfsearch.recipes.fragments import Lanes
 from tfsearch.recipes.recipe import Kit
 from tfsearch.recipes.rowwise.beside import Beside
@@ -401,7 +401,7 @@ class _Batch:
         domain = self.plan.domain
         program = domain.program
         one = self.plan.passes[number]
-        traffic = Traffic(self.owner.kit.caches, len(self.points))
+        traffic = self.owner.kit.traffic(self.points.column("units"))
         arguments = (*domain.inputs, *domain.outputs)
         home = traffic.level(sum(a.type.bytes for a in arguments) / self.units)
         again = np.minimum(home, traffic.level(self._group_bytes()))

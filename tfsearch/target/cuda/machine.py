@@ -93,6 +93,8 @@ def kit_of(hardware: Hardware, atoms: AtomTable) -> Kit:
         caches=(shared, max(1, l2 // units), max(1, l2 // units)),
         cycles=lambda name: atom_cycles(atoms[name], hardware),
         line=128,
+        cores=units,
+        fetches=False,
         teams={lanes: Team(warps, WARP) for lanes, (warps, _) in TEAMS.items()},
         staging=None,
     )
