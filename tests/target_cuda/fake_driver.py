@@ -112,6 +112,9 @@ class FakeDriver:
         self.live: dict[int, Any] = {}
         self.functions: dict[int, Any] = {}
         self.launches: list[Launch] = []
+        self.streams: list[int] = []
+        self.current = 0
+        self.stack: list[int] = []
         self._numbers = itertools.count(1000)
         self.limit = BYTES
 
@@ -161,13 +164,26 @@ class FakeDriver:
         return 0, SimpleNamespace(bytes=self.cards[device].uuid)
 
     def cuDevicePrimaryCtxRetain(self, device: int) -> Any:
-        return 0, ("context", device)
+        self.current = 500 + device
+        return 0, 500 + device
 
     def cuDevicePrimaryCtxRelease(self, device: int) -> Any:
         return (0,)
 
     def cuCtxSetCurrent(self, context: Any) -> Any:
         return (0,)
+
+    def cuCtxGetCurrent(self) -> Any:
+        return 0, self.current
+
+    def cuCtxPushCurrent(self, context: int) -> Any:
+        self.stack.append(self.current)
+        self.current = context
+        return (0,)
+
+    def cuCtxPopCurrent(self) -> Any:
+        context, self.current = self.current, self.stack.pop()
+        return 0, context
 
     def cuCtxSynchronize(self) -> Any:
         return (0,)
@@ -269,6 +285,7 @@ class FakeDriver:
             config.sharedMemBytes,
         )
         self.launches.append(launch)
+        self.streams.append(config.hStream)
         try:
             self.kernels[function](launch)
         except IndexError:

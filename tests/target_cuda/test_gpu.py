@@ -1,4 +1,4 @@
-"""On a real card: numerics of candidates and references, timing, guards, faults that end a process."""
+"""On a real card: numerics of candidates and references, timing, guards, sticky faults."""
 
 from __future__ import annotations
 
@@ -49,7 +49,6 @@ BODIES = {
     "misaligned": "*(int *)((char *)y + 1) = i;",
     "traps": 'asm volatile("trap;");',
     "hangs": "while (((volatile float *)x)[0] > -1e30f) {}",
-    "racing": "y[i] = 0.0f; __threadfence(); if (i < n) atomicAdd(y + i % 64, 1.1f * x[i]);",
 }
 LIMITS = Limits(deadline_s=60.0, budget_s=0.3)
 

@@ -52,6 +52,18 @@ class Context:
         """Make the context current on this thread."""
         self.driver.cuCtxSetCurrent(self._context)
 
+    def push(self) -> bool:
+        """Make the context current; whether another one was, which :meth:`pop` brings back."""
+        current = self.driver.cuCtxGetCurrent()
+        if current is not None and int(current) == int(self._context):
+            return False
+        self.driver.cuCtxPushCurrent(self._context)
+        return True
+
+    def pop(self) -> None:
+        """Undo a :meth:`push` that answered True."""
+        self.driver.cuCtxPopCurrent()
+
     def attribute(self, name: str) -> int:
         """A device attribute by the part of its name after ``CU_DEVICE_ATTRIBUTE_``."""
         kind = getattr(self.driver.api.CUdevice_attribute, f"CU_DEVICE_ATTRIBUTE_{name}")

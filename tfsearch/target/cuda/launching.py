@@ -114,6 +114,10 @@ class Packed:
         self._launch = driver.api.cuLaunchKernelEx
         self.error = driver.error
 
+    def set(self, position: int, word: int) -> None:
+        """Change one parameter of the next launch."""
+        self._values[position] = word
+
     def launch(self) -> None:
         """Enqueue it; ``OSError`` when the driver refuses."""
         (status,) = self._launch(self._config, self._handle, self.place, 0)

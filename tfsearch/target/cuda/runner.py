@@ -11,11 +11,12 @@ from typing import Any
 import numpy as np
 
 from tfsearch.core.errors import UnavailableError
-from tfsearch.core.launch import LaunchSpec
+from tfsearch.core.launch import ArgumentSpec, LaunchSpec
 from tfsearch.measure.protocols import Place, Room
 from tfsearch.target.cuda import support
 from tfsearch.target.cuda.arrays import Engine, uploaded
 from tfsearch.target.cuda.buffers import PLACED_FROM, CudaArguments
+from tfsearch.target.cuda.calls import CudaCaller
 from tfsearch.target.cuda.context import Context
 from tfsearch.target.cuda.device import architecture_of
 from tfsearch.target.cuda.driver import Driver, driver
@@ -75,6 +76,10 @@ class CudaLoaded:
         bound = CudaBound(self, inputs, exact=exact)
         bound.refresh()
         return bound
+
+    def caller(self, inputs: Sequence[ArgumentSpec], outputs: Sequence[ArgumentSpec]) -> CudaCaller:
+        """Calls on arrays of the user; see :class:`tfsearch.runtime.device.DeviceLoaded`."""
+        return CudaCaller(self.context, self.launch, self.main, self._prepares, inputs, outputs)
 
     def call(self, arguments: CudaBound) -> None:
         """One call, waited for; ``OSError`` with the error's name when the device fails."""
