@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from tests.target_cuda.support import MEMORY, compiler_named, source
 from tests.target_cuda.test_arrays import FUNCTIONS, ODD, same
 from tests.target_cuda.test_problem import WORKLOADS, sample
 from tfsearch.core import keys
+from tfsearch.core.errors import RequestError
 from tfsearch.core.launch import ArgumentSpec, EntrySpec, LaunchSpec
 from tfsearch.core.records import Status, WorkloadRecord
 from tfsearch.ir.hir.builtins import build_workload
@@ -219,13 +221,102 @@ def test_sampled_candidates_are_right_on_the_card(
         assert outcome.status is Status.OK, (point.params, outcome.message)
 
 
-def test_a_tune_finds_and_serves_a_kernel(card: Device, tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def tuned(card: Device, tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A database with a tuned softmax of 4096 x 2048 in f32 and bf16."""
     del card
-    url = f"sqlite:///{tmp_path / 'records.db'}"
+    url = f"sqlite:///{tmp_path_factory.mktemp('db') / 'records.db'}"
+    for dtype in ("f32", "bf16"):
+        tfsearch.tune("softmax", rows=4096, cols=2048, dtype=dtype, target="cuda", trials=6, db=url)
+    return url
+
+
+def torch_library() -> Any:
+    torch = pytest.importorskip("torch", reason="needs torch with a GPU")
+    if not torch.cuda.is_available():
+        pytest.skip("needs torch with a GPU")
+    return torch
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_a_tuned_kernel_serves_tensors_on_their_stream(tuned: str, dtype: str) -> None:
+    torch = torch_library()
+    softmax = tfsearch.op("softmax", db=tuned)
+    x = torch.randn(4096, 2048, device="cuda", dtype=getattr(torch, dtype))
+    wanted = torch.softmax(x.double(), dim=1)
+    tolerance = {"float32": 1e-5, "bfloat16": 1e-2}[dtype]
+    y = softmax(x)
+    assert softmax.served_by.value == "exact"
+    assert type(y) is type(x)
+    assert (y.double() - wanted).abs().max().item() <= tolerance
+    side = torch.cuda.Stream()
+    with torch.cuda.stream(side):
+        x.mul_(2.0)
+        z = softmax(x)
+    side.synchronize()
+    assert (z.double() - torch.softmax(x.double(), dim=1)).abs().max().item() <= tolerance
+
+
+def test_a_kernel_is_captured_in_a_graph_and_bound(tuned: str) -> None:
+    torch = torch_library()
     options = {"rows": 4096, "cols": 2048, "dtype": "f32", "target": "cuda"}
-    result = tfsearch.tune("softmax", **options, trials=6, db=url)
-    assert result is not None
-    kernel = tfsearch.lookup("softmax", **options, db=url)
-    x = np.random.default_rng(0).standard_normal((4096, 2048), dtype=np.float32)
-    e = np.exp(x - x.max(axis=1, keepdims=True))
-    np.testing.assert_allclose(kernel(x), e / e.sum(axis=1, keepdims=True), rtol=1e-4)
+    kernel = tfsearch.lookup("softmax", **options, db=tuned)
+    x, y = torch.randn(4096, 2048, device="cuda"), torch.empty(4096, 2048, device="cuda")
+    kernel(x, out=y)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        kernel(x, out=y)
+    x.copy_(torch.randn(4096, 2048, device="cuda"))
+    y.zero_()
+    graph.replay()
+    torch.testing.assert_close(y, torch.softmax(x, dim=1))
+    bound = kernel.bind(x, out=y)
+    y.zero_()
+    assert bound() is y
+    torch.testing.assert_close(y, torch.softmax(x, dim=1))
+    started = time.perf_counter()
+    for _ in range(500):
+        bound()
+    spent = (time.perf_counter() - started) / 500 * 1e6
+    torch.cuda.synchronize()
+    print(f"prebound call: {spent:.2f} us on the host")
+
+
+def test_threads_call_one_kernel_at_once(tuned: str) -> None:
+    torch = torch_library()
+    options = {"rows": 4096, "cols": 2048, "dtype": "f32", "target": "cuda"}
+    kernel = tfsearch.lookup("softmax", **options, db=tuned)
+
+    def work(seed: int) -> float:
+        generator = torch.Generator(device="cuda").manual_seed(seed)
+        with torch.cuda.stream(torch.cuda.Stream()):
+            worst = 0.0
+            for _ in range(20):
+                x = torch.randn(4096, 2048, device="cuda", generator=generator)
+                error = (kernel(x) - torch.softmax(x, dim=1)).abs().max().item()
+                worst = max(worst, error)
+        return worst
+
+    with ThreadPoolExecutor(4) as pool:
+        assert max(pool.map(work, range(4))) < 1e-5
+
+
+def test_wrong_tensors_are_one_line_each(tuned: str) -> None:
+    torch = torch_library()
+    options = {"rows": 4096, "cols": 2048, "dtype": "f32", "target": "cuda"}
+    kernel = tfsearch.lookup("softmax", **options, db=tuned)
+    x = torch.randn(4096, 2048, device="cuda")
+    flat = torch.empty(4096 * 2048 + 1, device="cuda")
+    for wrong, out, code in (
+        (x.cpu(), None, "array.device"),
+        (x.numpy(force=True), None, "array.device"),
+        (x.double(), None, "array.dtype"),
+        (x[:100], None, "array.shape"),
+        (x.t().contiguous().t(), None, "array.strides"),
+        (flat[1:].view(4096, 2048), None, "array.alignment"),
+        (x, x, "array.overlap"),
+    ):
+        with pytest.raises(RequestError) as caught:
+            kernel(wrong, out=out)
+        assert caught.value.code == code
+    torch.testing.assert_close(kernel(x), torch.softmax(x, dim=1))

@@ -11,7 +11,7 @@ import json
 from collections.abc import Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from tfsearch.core import keys
 from tfsearch.core.launch import LaunchSpec
@@ -163,6 +163,32 @@ class Problem(Protocol):
         """What the user would run without tfsearch, timed beside the winner.
 
         In the same accuracy class; None when there is none.
+        """
+        ...
+
+
+@dataclass(frozen=True)
+class ArrayPlace:
+    """An array in a device's memory: where, what, and the selector of its device.
+
+    ``strides`` are in elements, ``dtype`` is the text of an element type.
+    """
+
+    address: int
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    dtype: str
+    selector: str
+
+
+@runtime_checkable
+class ArrayTarget(Protocol):
+    """A target whose devices have memory of their own, in which libraries keep arrays."""
+
+    def place_of(self, name: str, value: object) -> ArrayPlace:
+        """Where the array of argument ``name`` lies.
+
+        ``RequestError`` (``array.*``) for one that is not in the memory of a device of this target.
         """
         ...
 

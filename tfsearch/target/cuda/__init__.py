@@ -7,7 +7,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from tfsearch.plugin.identity import generator_digest
-from tfsearch.plugin.target import Compiler, Device, Problem
+from tfsearch.plugin.target import ArrayPlace, Compiler, Device, Problem
 from tfsearch.target.cuda.device import (
     NOMINAL_SELECTOR,
     Gpu,
@@ -101,6 +101,12 @@ class CudaTarget:
             register_least=24,
             register_most=most,
         )
+
+    def place_of(self, name: str, value: object) -> ArrayPlace:
+        """Where an array lies on a GPU; ``RequestError`` (``array.*``) where it does not."""
+        from tfsearch.target.cuda.tensors import place_of
+
+        return place_of(name, value, discovery().gpus)
 
     def generator_digest(self) -> str:
         """Digest of what turns a schedule into CUDA C++."""

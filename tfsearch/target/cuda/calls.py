@@ -10,6 +10,7 @@ from tfsearch.core.errors import RequestError, UnavailableError
 from tfsearch.core.launch import ArgumentSpec, EntrySpec, LaunchSpec
 from tfsearch.ir.dtypes import DType
 from tfsearch.measure.buffers import span_elements
+from tfsearch.target.cuda.arrays import dense_strides
 from tfsearch.target.cuda.context import Context
 from tfsearch.target.cuda.launching import Function, Packed
 from tfsearch.target.cuda.tensors import Tensor, describe, empty_like, stream_of
@@ -50,7 +51,7 @@ class Checked:
             raise RequestError(
                 "array.dtype", f"argument {self.name!r} must be {self.kind.value}, it is {have}"
             )
-        have = _dense(found.shape) if found.strides is None else found.strides
+        have = dense_strides(found.shape) if found.strides is None else found.strides
         if normal(found.shape, have) != self.strides:
             raise RequestError(
                 "array.strides",
@@ -72,15 +73,6 @@ class Checked:
                 "array.read-only", f"output {self.name!r} is read-only; give a writable array"
             )
         return self.address(found)
-
-
-def _dense(shape: Sequence[int]) -> tuple[int, ...]:
-    out: list[int] = []
-    step = 1
-    for extent in reversed(shape):
-        out.append(step)
-        step *= extent
-    return tuple(reversed(out))
 
 
 def normal(shape: Sequence[int], strides: Sequence[int]) -> tuple[int, ...]:

@@ -14,6 +14,10 @@ from typing import Any
 
 from tfsearch.core.errors import RequestError
 from tfsearch.ir.dtypes import DType
+from tfsearch.plugin.target import ArrayPlace
+from tfsearch.target.cuda.arrays import dense_strides
+from tfsearch.target.cuda.device import Gpu
+from tfsearch.target.cuda.driver import driver
 
 CUDA, MANAGED = 2, 13
 """Device types in dlpack.h: kDLCUDA, kDLCUDAManaged."""
@@ -133,6 +137,36 @@ def _from_interface(name: str, interface: Any) -> Tensor:
         strides = tuple(step // kind.bytes for step in strides)
     address, read_only = interface["data"]
     return Tensor(address, tuple(interface["shape"]), strides, kind, None, not read_only)
+
+
+def place_of(name: str, value: Any, gpus: Sequence[Gpu]) -> ArrayPlace:
+    """Where an array lies, with the UUID of its GPU among those that code is generated for.
+
+    ``RequestError``: ``array.kind``, ``array.device``, ``array.dtype``.
+    """
+    found = describe(name, value)
+    index = _device_of(found.address) if found.device is None else found.device
+    gpu = next((gpu for gpu in gpus if gpu.index == index), None)
+    if gpu is None:
+        raise RequestError(
+            "array.device",
+            f"argument {name!r} is on GPU {index}, for which no code is generated here",
+        )
+    if found.kind is None:
+        raise RequestError(
+            "array.dtype", f"argument {name!r} has an element type that no program has"
+        )
+    strides = found.strides
+    if strides is None:
+        strides = dense_strides(found.shape)
+    return ArrayPlace(found.address, found.shape, strides, found.kind.value, gpu.uuid)
+
+
+def _device_of(address: int) -> int:
+    """The driver's index of the GPU that an address belongs to."""
+    known = driver()
+    kind = known.api.CUpointer_attribute.CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL
+    return int(known.cuPointerGetAttribute(kind, address))
 
 
 def library_of(value: object) -> str:
