@@ -113,6 +113,7 @@ class FakeDriver:
         self.functions: dict[int, Any] = {}
         self.launches: list[Launch] = []
         self.streams: list[int] = []
+        self.launched: list[str] = []
         self.current = 0
         self.stack: list[int] = []
         self._numbers = itertools.count(1000)
@@ -285,6 +286,7 @@ class FakeDriver:
             config.sharedMemBytes,
         )
         self.launches.append(launch)
+        self.launched.append(function)
         self.streams.append(config.hStream)
         try:
             self.kernels[function](launch)

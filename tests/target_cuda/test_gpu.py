@@ -221,6 +221,16 @@ def test_sampled_candidates_are_right_on_the_card(
         assert outcome.status is Status.OK, (point.params, outcome.message)
 
 
+def test_calibration_gives_rates_that_a_card_can_have(runner: CudaRunner) -> None:
+    facts = runner.calibrate()
+    for name, fact in facts.items():
+        print(f"{name:24s} {fact['value']:10.4g} {fact['unit']:14s} {fact['conditions']}")
+    assert 200 < facts["bandwidth.copy"]["value"] < 20_000
+    assert facts["bandwidth.shared"]["value"] < 140
+    assert facts["rate.f32"]["value"] < 135
+    assert 0.5 < facts["launch"]["value"] < 20
+
+
 @pytest.fixture(scope="module")
 def tuned(card: Device, tmp_path_factory: pytest.TempPathFactory) -> str:
     """A database with a tuned softmax of 4096 x 2048 in f32 and bf16."""

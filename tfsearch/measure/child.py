@@ -18,11 +18,11 @@ from dataclasses import replace
 from typing import Any
 
 from tfsearch.core import errors
-from tfsearch.core.errors import TfsearchError, UnavailableError
+from tfsearch.core.errors import RequestError, TfsearchError, UnavailableError
 from tfsearch.measure.bench import Context, import_factory
 from tfsearch.measure.compare import Baseline, benchmark, final
 from tfsearch.measure.job import Limits, MeasureJob
-from tfsearch.measure.protocols import Roomy, Runner
+from tfsearch.measure.protocols import Calibrating, Roomy, Runner
 from tfsearch.measure.run import measure
 
 _PR_SET_PDEATHSIG = 1  # <linux/prctl.h>
@@ -83,6 +83,10 @@ def _execute(
 ) -> Any:
     if command["kind"] == "probe":
         return dict(runner.probe(command["names"]))
+    if command["kind"] == "calibrate":
+        if not isinstance(runner, Calibrating):
+            raise RequestError("calibrate.unsupported", "this device is not measured")
+        return {name: dict(fact) for name, fact in runner.calibrate().items()}
     jobs = [MeasureJob.from_json(item) for item in command["jobs"]]
     if isinstance(runner, Roomy):
         room = runner.room()

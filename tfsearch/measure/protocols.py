@@ -138,6 +138,15 @@ class Filling(Protocol):
 
 
 @runtime_checkable
+class Calibrating(Protocol):
+    """A runner that can measure its device."""
+
+    def calibrate(self) -> Mapping[str, Mapping[str, Any]]:
+        """Facts of a hardware document by name: ``value``, ``unit``, ``conditions``."""
+        ...
+
+
+@runtime_checkable
 class TimedBinding(Protocol):
     """A loaded artifact that binds other memory for timing than for verification."""
 

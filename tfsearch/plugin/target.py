@@ -193,6 +193,24 @@ class ArrayTarget(Protocol):
         ...
 
 
+@runtime_checkable
+class Measurable(Protocol):
+    """A target whose devices can be measured; its runner is then a
+    :class:`tfsearch.measure.protocols.Calibrating`.
+    """
+
+    name: str
+    runner: str
+
+    def devices(self) -> Sequence[Device]:
+        """See :class:`Target`."""
+        ...
+
+    def document_path(self, device: Device) -> Path:
+        """Where the document of a measured device is kept and looked for."""
+        ...
+
+
 class Target(Protocol):
     """An instruction set that can be compiled for."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cache
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tfsearch.plugin.identity import generator_digest
@@ -15,6 +16,7 @@ from tfsearch.target.cuda.device import (
     gpu_of,
     nominal,
 )
+from tfsearch.target.cuda.hardware import measured_path
 
 if TYPE_CHECKING:
     from tfsearch.atoms.table import AtomTable
@@ -101,6 +103,10 @@ class CudaTarget:
             register_least=24,
             register_most=most,
         )
+
+    def document_path(self, device: Device) -> Path:
+        """Where measurements of a card are kept: by its UUID."""
+        return measured_path(device.selector)
 
     def place_of(self, name: str, value: object) -> ArrayPlace:
         """Where an array lies on a GPU; ``RequestError`` (``array.*``) where it does not."""

@@ -274,6 +274,12 @@ class CudaRunner:
             found[name] = float(clock) * 1e6
         return found
 
+    def calibrate(self) -> Mapping[str, Any]:
+        """Facts of the card's document, measured now."""
+        from tfsearch.target.cuda.calibrate import calibrated
+
+        return calibrated(self.context, self.architecture, self._sensors)
+
     def close(self) -> None:
         """Give back memory and the context; the driver does the rest when the process ends."""
         self._sensors.close()
