@@ -57,6 +57,7 @@ MESSAGE_IS_LAST = frozenset({"Refusal", "Problem", "Failure", "_Failure"})
 TEXTS = {
     "atom.refused": "why an atom does not apply to the workload",
     "compile.exception": "compiling failed in a way that no status stands for",
+    "kernel.condition": "a condition of a space file does not hold; -1 for the first one, …",
     "measure.cancelled": "the measurement was stopped before it ended",
     "measure.device": "the system refused a request of the device or its loader",
     "measure.load": "the artifact cannot be loaded",
@@ -74,7 +75,7 @@ TEXTS = {
 """Codes whose message is made elsewhere."""
 
 STATUS_KIND = "trial"
-FAMILY_KINDS = {"tir": "refusal", "space": "exit 2"}
+FAMILY_KINDS = {"tir": "refusal", "space": "exit 2", "kernel": "rejection"}
 
 HEAD = """# Refusal, rejection and error codes
 

@@ -127,6 +127,14 @@ def test_calls_are_taken_apart(tmp_path: Path) -> None:
     assert costs["ns_per_call"]["prebound call, out"] > 0
 
 
+def test_mutants_are_judged_and_candidates_verified(tmp_path: Path) -> None:
+    lines = well_formed("mutants", *run(tmp_path, "mutants.py"))
+    subjects = [line for line in lines if "subject" in line]
+    assert len(subjects) >= 4
+    assert sum(sum(line["judged"].values()) for line in subjects) >= 20
+    assert any(line.get("candidates", 0) >= 20 for line in lines)
+
+
 def test_lookups_in_a_filled_database_are_timed(tmp_path: Path) -> None:
     code, lines = run(tmp_path, "db_million.py", str(tmp_path / "m.db"))
     (found,) = well_formed("db_million", code, lines)
@@ -155,3 +163,20 @@ def test_a_missed_mark_is_the_exit_code_only_when_asked_for(
     assert _program.end(asserted, {"one": None}) == 1
     lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert [line["met"] for line in lines] == [False, False, True, False]
+
+
+def test_valid_sets_of_definitions_are_made_and_timed(tmp_path: Path) -> None:
+    values = {"a": "[1, 2, 3]", "b": "[True, False]"}
+    items = [{"Name": name, "Type": "int", "Values": text} for name, text in values.items()]
+    space = {"TuningParameters": items, "Conditions": [{"Expression": "a > b + 1"}]}
+    (tmp_path / "small.json").write_text(json.dumps({"ConfigurationSpace": space}))
+    code, lines = run(tmp_path, "space_construction.py", str(tmp_path))
+    assert code == 0
+    first, peer, row, last = lines
+    assert first["benchmark"] == "space_construction"
+    assert (row["space"], row["points"], row["legal"]) == ("small", 6, 3)
+    if peer["peer"] is None:
+        assert last["marks"]["equal_sets"] is None
+    else:
+        assert row["equal"]
+        assert row["peer_legal"] == 3

@@ -271,6 +271,7 @@ LIMITS = Limits(
     register_bytes=4,
     max_units=256,
     max_warps=8,
+    lanes=LANES,
     max_cluster=4,
     named_barriers=8,
     register_file=1024,

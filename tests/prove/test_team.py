@@ -1,4 +1,4 @@
-"""Concurrent kernels give the right result whatever order things happen in, and nothing is found."""
+"""Concurrent kernels give the right result in whatever order things happen; nothing is found."""
 
 import numpy as np
 import pytest
@@ -6,9 +6,12 @@ import pytest
 from tests.prove.loom import LIMITS, TABLE
 from tests.prove.team_kernels import line_contraction, ring_contraction, row_sums, split_sums
 from tfsearch.core.errors import RequestError
-from tfsearch.ir.tir.text import parse_module, print_module
+from tfsearch.ir.tir.nodes import MemorySpace
+from tfsearch.ir.tir.text import parse_kernel, parse_module, print_module
+from tfsearch.prove.analyze import analyze
 from tfsearch.prove.interpret import interpret
 from tfsearch.prove.shape import shape_hash
+from tfsearch.prove.storage import peaks
 from tfsearch.prove.verify import verify
 
 SEEDS = range(6)
@@ -86,6 +89,30 @@ def test_the_shape_of_a_kernel_does_not_depend_on_names():
     assert other != module
     assert shape_hash(other) == shape_hash(module)
     assert shape_hash(ring_contraction(20, 20, 36, stages=4)) != shape_hash(module)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_calls_are_counted_as_often_as_they_run(name):
+    module, arguments, _ = CASES[name]()
+    facts = analyze(module, TABLE).main
+    outcome = interpret(module, TABLE, arguments)
+    assert sum(work.total for work in facts.work) == outcome.steps
+    assert not {"full", "empty"} & {item.buffer for item in facts.traffic}
+
+
+BESIDE = """
+kernel k units 1 warps 4 lanes 4 (out y: f32[8] global align 4) {
+  alloc a: f32[8] shared align 128
+  role one warps 0..1 width 1 { alloc b: f32[10] shared align 4 }
+  role two warps 1..2 width 1 { alloc c: f32[64] shared align 128 }
+  if unit == 1 { alloc d: f32[8] shared align 4 }
+}
+"""
+
+
+def test_shared_memory_of_roles_side_by_side_is_alive_at_once():
+    peak = peaks(parse_kernel(BESIDE), lambda buffer: buffer.bytes)[MemorySpace.SHARED]
+    assert (peak.amount, [name for name, _ in peak.holders]) == (128 + 128 + 256, ["a", "b", "c"])
 
 
 def test_arguments_are_asked_for():

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import math
+import zlib
+
+import numpy as np
 import pytest
 
 from tests.search.problems import FakeProblem, by_product, legal_points, two_recipes
 from tfsearch.core.records import Status
 from tfsearch.search import POLICIES, Policy, Result, make_policy
-from tfsearch.space import Point, Space
+from tfsearch.space import Kind, Parameter, Point, RecipeSpace, Space
 
 NAMES = sorted(POLICIES)
 
@@ -66,7 +70,7 @@ def test_equal_seeds_and_tells_give_equal_proposals(name: str, problem: FakeProb
 
 
 def test_the_seed_matters_where_chance_does(problem: FakeProblem) -> None:
-    for chance in ("random", "ranked"):
+    for chance in sorted(set(NAMES) - {"exhaustive"}):
         orders = [make_policy(chance, problem, seed=seed).ask(40) for seed in (1, 2)]
         assert orders[0] != orders[1]
 
@@ -112,3 +116,88 @@ def test_a_space_without_legal_points_ends_at_once(name: str) -> None:
 def test_points_with_unknown_estimates_are_still_proposed(name: str) -> None:
     problem = FakeProblem(two_recipes(4), lambda points: [float("nan")] * len(points))
     assert set(_drain(make_policy(name, problem))) == set(legal_points(problem.space))
+
+
+def _time(point: Point) -> float:
+    """A landscape with interactions: deterministic in the point."""
+    text = f"{point.recipe_name} {sorted(point.params.items())}"
+    return 10.0 + zlib.crc32(text.encode()) % 97
+
+
+def _outcome(point: Point) -> Result:
+    """Every seventh point crashes, every eleventh has no number for a time."""
+    time_us = _time(point)
+    if int(time_us) % 7 == 0:
+        return Result(point, Status.CRASH)
+    return Result(point, Status.OK, math.nan if int(time_us) % 11 == 0 else time_us)
+
+
+@pytest.mark.parametrize("size", [8, 12])
+def test_a_resumed_session_goes_on_with_the_same_points(name: str, size: int) -> None:
+    """One that asks, measures and tells one point at a time; stopped at any place."""
+    problem = FakeProblem(two_recipes(size), by_product)
+    whole = make_policy(name, problem, seed=5)
+    results: list[Result] = []
+    for _ in range(70):
+        (point,) = whole.ask(1)
+        results.append(_outcome(point))
+        whole.tell(results[-1:])
+    for stop in (0, 1, 5, 17, 31, 52):
+        resumed = make_policy(name, problem, seed=5)
+        resumed.tell(results[:stop])
+        for result in results[stop : stop + 12]:
+            (point,) = resumed.ask(1)
+            assert point == result.point
+            resumed.tell([result])
+
+
+def test_failures_and_times_that_are_no_numbers_end_nothing(name: str) -> None:
+    problem = FakeProblem(two_recipes(), by_product)
+    policy = make_policy(name, problem, seed=1)
+    proposed: list[Point] = []
+    while batch := policy.ask(3):
+        proposed.extend(batch)
+        policy.tell([_outcome(point) for point in batch])
+    assert len(proposed) == len(set(proposed))
+    assert set(proposed) == set(legal_points(problem.space))
+
+
+@pytest.mark.parametrize("median", [math.nan, math.inf, -math.inf, 0.0, -3.0])
+def test_nothing_but_a_time_becomes_the_best(name: str, median: float) -> None:
+    """A bound of 1 microsecond would remove every point if such a value were the best."""
+    problem = FakeProblem(two_recipes(4), by_product, lambda points: np.ones(len(points)))
+    policy = make_policy(name, problem)
+    (point,) = policy.ask(1)
+    policy.tell([Result(point, Status.OK, median)])
+    assert set(_drain(policy)) | {point} == set(legal_points(problem.space))
+
+
+def test_a_session_in_which_everything_fails_sees_every_point(name: str) -> None:
+    problem = FakeProblem(two_recipes(), lambda points: np.full(len(points), np.nan))
+    policy = make_policy(name, problem, seed=2)
+    proposed: list[Point] = []
+    while batch := policy.ask(2):
+        proposed.extend(batch)
+        policy.tell([Result(point, Status.COMPILE_ERROR) for point in batch])
+    assert set(proposed) == set(legal_points(problem.space))
+    assert len(proposed) == len(set(proposed))
+
+
+def test_many_may_be_asked_for_before_the_first_result(name: str, problem: FakeProblem) -> None:
+    policy = make_policy(name, problem, seed=4)
+    waiting = [policy.ask(1)[0] for _ in range(12)]
+    proposed = list(waiting)
+    for _ in range(40):
+        (fresh,) = policy.ask(1)
+        proposed.append(fresh)
+        waiting.append(fresh)
+        policy.tell([_outcome(waiting.pop(0))])
+    assert len(proposed) == len(set(proposed))
+    assert set(proposed) <= set(legal_points(problem.space))
+
+
+def test_a_space_of_one_point_is_proposed_once(name: str) -> None:
+    only = RecipeSpace("only", 1, (Parameter("a", (3,), Kind.ORDINAL),))
+    problem = FakeProblem(Space((only, RecipeSpace("empty", 1, ()))), lambda points: [1.0])
+    proposed = _drain(make_policy(name, problem))
+    assert sorted(p.recipe_name for p in proposed) == ["empty", "only"]

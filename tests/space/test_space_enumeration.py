@@ -21,6 +21,7 @@ from tfsearch.space import (
     Space,
     enumeration,
     join,
+    plan,
 )
 from tfsearch.space import (
     space as space_module,
@@ -103,10 +104,19 @@ def brute_force(recipe):
         yield params, [c.code for c in recipe.constraints if not holds(recipe, c, params)]
 
 
-@given(recipes(), st.integers(1, 9), st.sampled_from([1, 3, 1 << 17]), st.sampled_from([0, 2, 999]))
-@settings(max_examples=200, deadline=None)
-def test_enumeration_equals_brute_force(recipe, limit, work, hold):
+@given(
+    recipes(),
+    st.integers(1, 9),
+    st.sampled_from([1, 3, 1 << 17]),
+    st.sampled_from([0, 2, 999]),
+    st.sampled_from([0, 9, 1 << 15]),
+    st.sampled_from([0, 1 << 16]),
+)
+@settings(max_examples=300, deadline=None)
+def test_enumeration_equals_brute_force(recipe, limit, work, hold, on_grid, unsampled):
     with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(join, "SMALL", on_grid)
+        patch.setattr(plan, "SMALL", unsampled)
         patch.setattr(join, "WORK", work)
         patch.setattr(enumeration, "HOLD", hold)
         space = Space((recipe,))
@@ -131,6 +141,21 @@ def test_enumeration_equals_brute_force(recipe, limit, work, hold):
         assert counts.legal + sum(counts.rejected.values()) == counts.points
         ranked = Space((recipe,)).sample(len(rows) + 1, np.random.default_rng(1))
         assert sorted(space.encode(point) for point in ranked) == sorted(legal)
+
+
+@given(recipes(), st.integers(1, 9))
+@settings(max_examples=100, deadline=None)
+def test_the_grid_and_the_join_give_the_same_rows_in_the_same_order_with_the_same_counts(
+    recipe, limit
+):
+    found = []
+    for on_grid in (0, 1 << 15):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(join, "SMALL", on_grid)
+            space = Space((recipe,))
+            rows = [points.index.tolist() for points in space.chunks(limit)]
+            found.append((rows, space.count()))
+    assert found[0] == found[1]
 
 
 @given(recipes())

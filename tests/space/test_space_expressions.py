@@ -2,6 +2,7 @@
 
 import ast
 import functools
+import itertools
 import math
 
 import numpy as np
@@ -33,9 +34,17 @@ HOSTILE = [
     ("a in b", 6, "literal list"),
     ("1 < a in (1, 2)", 1, "chained"),
     ("a is 1", 1, "=="),
-    ("a & b", 1, "BitAnd"),
-    ("a << 3", 1, "LShift"),
-    ("~a", 1, "~"),
+    ("a @ b", 1, "MatMult"),
+    ("math.__class__", 1, "attribute"),
+    ("math.system(1)", 1, "call"),
+    ("os.pow(2, 3)", 1, "call"),
+    ("pow(2, 3, 5)", 1, "arguments"),
+    ("sum(a, b)", 1, "list"),
+    ("sum([a for a in b])", 1, "written out"),
+    ("min([])", 1, "arguments"),
+    ("a && b", 3, "'and'"),
+    ("a == 1 || b", 8, "'or'"),
+    ("!a", 1, "'not'"),
     ("None", 1, "None"),
     ("1j", 1, "1j"),
     ("b'x'", 1, "b'x'"),
@@ -132,6 +141,17 @@ def _some_number(depth):
             lambda t: f"({t[0]} if {t[1]} else {t[2]})"
         ),
         st.sampled_from(["2 ** abs(a)", "a ** 3", "int(a / 2)", "int(2.5 * b)"]),
+        st.sampled_from(["ceil(a / 2)", "floor(2.5 * b)", "round(a / 2)", "round(b / 4)"]),
+        st.tuples(
+            st.sampled_from(["a", "b", "c", "7", "-4"]),
+            st.sampled_from("&|^"),
+            st.sampled_from(["a", "b", "c", "6"]),
+        ).map(lambda t: f"({t[0]} {t[1]} {t[2]})"),
+        st.sampled_from(["(a << b + 2)", "(a >> 1)", "(~a)", "(~c)", "(b << 33)", "(a >> 40)"]),
+        st.tuples(inner, inner, inner).map(lambda t: f"sum([{t[0]}, {t[1]}, {t[2]}])"),
+        st.tuples(inner, st.sampled_from(["and", "or"]), inner).map(
+            lambda t: f"({t[0]} {t[1]} {t[2]})"
+        ),
     )
 
 
@@ -155,12 +175,28 @@ def _some_condition(depth):
         ),
         _numeric(1).map(lambda t: f"({t} in (1, 2, a))"),
         _numeric(1).map(lambda t: f"({t} not in [0, b])"),
+        st.tuples(_numeric(1), _numeric(1)).map(lambda t: f"all(({t[0]}, {t[1]}))"),
+        st.tuples(_numeric(1), _numeric(1)).map(lambda t: f"any([{t[0]}, {t[1]}])"),
     )
+
+
+PYTHONS = {
+    "abs": abs,
+    "all": all,
+    "any": any,
+    "ceil": math.ceil,
+    "floor": math.floor,
+    "int": int,
+    "max": max,
+    "min": min,
+    "round": round,
+    "sum": sum,
+}
 
 
 def _python(text, row):
     try:
-        return eval(text, {"__builtins__": {}, "abs": abs, "min": min, "max": max, "int": int}, row)  # noqa: S307
+        return eval(text, {"__builtins__": {}, **PYTHONS}, row)  # noqa: S307
     except ZeroDivisionError:
         return None
 
@@ -226,6 +262,32 @@ def test_helpers_compute_what_their_names_say():
     assert (parse("is_pow2(a)").evaluate(env) == [int(x) in powers for x in a]).all()
     assert np.allclose(parse("log2(p)").evaluate(env), np.log2(env["p"]))
     assert not parse("log2(a) < 1").evaluate({"a": 0})
+    assert np.allclose(parse("sqrt(p)").evaluate(env), np.sqrt(env["p"]))
+    assert not parse("sqrt(a) < 1").evaluate({"a": -1})
+    assert parse("math.ceil(a / 2) == ceil(a / 2)").evaluate(env).all()
+    assert (parse("pow(a, 2)").evaluate(env) == a**2).all()
+    assert parse("float(a)").evaluate({"a": 3}) == 3.0
+    assert parse("bool(a)").evaluate({"a": 3}) is True
+    assert parse("max([a, 2, 5])").evaluate({"a": 3}) == 5
+
+
+def test_and_and_or_give_the_operand_that_decides():
+    for text in ("(a or 4) == 4", "(a and b) == 2", "(a and b or 7) + 1 == 3", "a and b"):
+        for a, b in itertools.product((0, 1, 2), repeat=2):
+            want = eval(text, {}, {"a": a, "b": b})  # noqa: S307
+            assert parse(text).evaluate({"a": a, "b": b}) == want
+
+
+def test_a_long_chain_of_operands_is_evaluated_once_each():
+    text = " and ".join(f"(a + {n})" for n in range(1, 200))
+    assert parse(text).evaluate({"a": np.arange(3)}).tolist() == [199, 200, 201]
+
+
+def test_shifts_that_python_refuses_are_refused_here():
+    for text in ("1 << a", "a >> (0 - 1)", "1 << 64", "1.5 & 1", "~1.5", "1.5 << 1"):
+        with pytest.raises(RequestError) as caught:
+            parse(text).evaluate({"a": np.array([-1, 2])})
+        assert caught.value.code in ("space.expression-overflow", "space.expression-type")
 
 
 def test_scalars_give_python_scalars_and_columns_broadcast():

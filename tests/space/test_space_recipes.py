@@ -70,6 +70,26 @@ def test_values_encode_and_decode_with_their_types():
     assert code_of(lambda: MR.decode(6)) == "space.value-outside-domain"
 
 
+def test_a_decimal_parameter_is_a_number_to_expressions_and_a_text_to_records():
+    share = Parameter("share", ("0.25", "0.5", "1.0"), Kind.DECIMAL)
+    fixed = Parameter("fixed", ("0.5",), Kind.DECIMAL)
+    recipe = RecipeSpace(
+        "r",
+        1,
+        (share, fixed),
+        (Definition("half", "share * fixed"),),
+        (Constraint("a.b", "half < 0.5", "{share} gives {half}"),),
+    )
+    (points,) = Space((recipe,)).legal_set()
+    assert [points.params(row)["share"] for row in range(len(points))] == ["0.25", "0.5"]
+    assert points.column("share").tolist() == [0.25, 0.5]
+    assert points.column("half").tolist() == [0.125, 0.25]
+    (refusal,) = recipe.check({"share": "1.0", "fixed": "0.5"})
+    assert refusal.message == "1.0 gives 0.5"
+    assert share.neighbours(1) == (0, 2)
+    assert share.parse("0.25") == "0.25"
+
+
 @pytest.mark.parametrize(
     ("name", "values", "kind", "code"),
     [
@@ -81,6 +101,9 @@ def test_values_encode_and_decode_with_their_types():
         ("a", (False, True), Kind.ORDINAL, "space.domain-type"),
         ("a", (1.5, 2.5), Kind.ORDINAL, "space.domain-type"),
         ("a", (2**63,), Kind.ORDINAL, "space.domain-type"),
+        ("a", (1, 2), Kind.DECIMAL, "space.domain-type"),
+        ("a", ("0.5", "x"), Kind.DECIMAL, "space.domain-type"),
+        ("a", ("0.5", "nan"), Kind.DECIMAL, "space.domain-type"),
         ("a b", (1,), Kind.ORDINAL, "space.name"),
         ("max", (1,), Kind.ORDINAL, "space.name"),
         ("__a", (1,), Kind.ORDINAL, "space.name"),

@@ -268,7 +268,7 @@ def test_without_the_unit_a_kernel_is_refused_at_loading(tmp_path: Path):
 
 
 def test_predictions_rank_full_register_tiles_above_single_ones():
-    problem = problem_of({"m": 1024, "n": 1024, "k": 1024, "dtype": "bf16"}, constant=True)
+    problem = problem_of({"m": 512, "n": 512, "k": 512, "dtype": "bf16"}, constant=True)
     held = {"kc": 512, "m_tiles": 4, "n_tiles": 4, "pack_a": "rows", "pack_b": "ahead", "units": 1}
     (batch,) = tile_space(problem).fix(held).legal_set()
     times = problem.predict(batch).estimate_us
@@ -278,6 +278,23 @@ def test_predictions_rank_full_register_tiles_above_single_ones():
     # One accumulator waits 52 cycles for each product, four overlap in 64.
     assert 2.5 * full < single
     assert (problem.predict(batch).bound_us < times).all()
+
+
+def test_stores_past_the_caches_fill_lines_and_are_predicted_faster_beyond_the_outer_cache():
+    far = problem_of({"m": 768, "n": 768, "k": 768, "dtype": "bf16"}, constant=True)
+    near = problem_of({"m": 256, "n": 256, "k": 256, "dtype": "bf16"}, constant=True)
+    held = {"rows": 2, "kc": 768, "m_tiles": 4, "n_tiles": 16, "pack_a": "none", "units": 1}
+    (batch,) = tile_space(far).fix({**held, "pack_b": "ahead", "finish": "beside"}).legal_set()
+    streamed = batch.column("stream") != 0
+    # Columns of 16 bf16 are half a cache line each.
+    assert set(batch.column("columns")[streamed]) == {2}
+    whole = batch.column("columns") == 2
+    times = far.predict(batch).estimate_us
+    assert times[streamed].max() < times[whole & ~streamed].min()
+    assert not any(
+        one.column("stream").any()
+        for one in tile_space(near).fix({"rows": 2, "unroll": 1, "units": 1}).legal_set()
+    )
 
 
 # Atoms against C -------------------------------------------------------------------------------

@@ -9,11 +9,12 @@ import click
 
 from tfsearch.cli import options as shared
 from tfsearch.cli.output import Output, table
-from tfsearch.core.errors import NotRecordedError
+from tfsearch.core.errors import NotRecordedError, RequestError
 
 
 @click.command(epilog=shared.WORKLOAD_HELP)
-@shared.workload_arguments
+@shared.optional_workload
+@shared.kernel_options
 @shared.target_options
 @shared.build_options
 @click.option(
@@ -25,15 +26,19 @@ from tfsearch.core.errors import NotRecordedError
 @shared.db_option
 @shared.json_option
 @click.pass_obj
-def lookup(output: Output, op: str, pairs: tuple[str, ...], **options: Any) -> int:
+def lookup(output: Output, op: str | None, pairs: tuple[str, ...], **options: Any) -> int:
     """Print the recorded kernel that serves a workload here, and what served it.
 
-    Exact unless --allow says more; exit code 4 and the nearest records otherwise.
+    Exact unless --allow says more; exit code 4 and the nearest records otherwise. With --space
+    FILE the kernel is your own: tfsearch lookup kernel.c --space kernel.toml
     """
     from tfsearch.runtime.serving import check_allow, resolve
 
     allow = check_allow(options["allow"])
-    question = shared.question_of(op, pairs, options)
+    workload, flags = shared.asked(op, pairs, options)
+    if allow and options["space_file"] is not None:
+        raise RequestError("lookup.allow", "a user's own kernel is served exactly; drop --allow")
+    question = shared.question_about(workload, options["target"], options, flags)
     places = shared.settings_of(options["db"])
     place = resolve(question, places)
     try:
@@ -99,7 +104,7 @@ def best_json(place: Any, record: Any, source: str) -> dict[str, Any]:
 
     median = record.median_us
     lowest = _known_bound_us(place, record.schedule)
-    rates = rates_of(place.question.workload.program, median, lowest)
+    rates = rates_of(place.question.workload.flops, median, lowest)
     return {
         "schedule": record.schedule.to_json(),
         "median_us": median,

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from tfsearch.core.settings import Settings
     from tfsearch.ir.workload import Workload
     from tfsearch.runtime.serving import Question
+    from tfsearch.space.file import KernelWorkload
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -66,6 +67,24 @@ build_options = _stack(
     ),
     click.option("--protocol", default="warm", help="How times are taken: warm or cold."),
 )
+optional_workload = _stack(
+    click.argument("op", required=False),
+    click.argument("pairs", metavar="[KEY=VALUE]...", nargs=-1),
+)
+space_option = click.option(
+    "--space",
+    "space_file",
+    metavar="FILE",
+    help="Space of your own kernel: T1 JSON or TOML; OP is then the kernel's file.",
+)
+kernel_options = _stack(
+    space_option,
+    click.option(
+        "--reference",
+        metavar="FILE.py:FUNCTION",
+        help="What your own kernel must compute, in NumPy [default: the space file's].",
+    ),
+)
 fix_option = click.option(
     "--fix", "fixes", multiple=True, metavar="KEY=VALUE", help="Hold a parameter; repeatable."
 )
@@ -84,6 +103,17 @@ def pairs_of(pairs: Sequence[str], what: str = "option") -> dict[str, str]:
             raise RequestError("request.repeated", f"{name} is given twice")
         out[name] = value
     return out
+
+
+def kernel_words(op: str | None, pairs: Sequence[str]) -> tuple[str | None, dict[str, str]]:
+    """(kernel's file, constants) from the words beside ``--space FILE``, in any order."""
+    words = [*([] if op is None else [op]), *pairs]
+    files = [word for word in words if "=" not in word]
+    if len(files) > 1:
+        raise RequestError(
+            "request.kernel", f"{files[1]!r}: --space goes with one kernel, {files[0]!r} is one"
+        )
+    return (files[0] if files else None), pairs_of([w for w in words if "=" in w], "constant")
 
 
 def workload_options(pairs: Sequence[str]) -> dict[str, Any]:
@@ -107,13 +137,43 @@ def workload_of(op: str, pairs: Sequence[str]) -> Workload:
     return named_workload(op, workload_options(pairs))
 
 
+def asked(
+    op: str | None, pairs: Sequence[str], options: Mapping[str, Any]
+) -> tuple[Workload | KernelWorkload, tuple[str, ...]]:
+    """(workload, flags) of a command that takes an op, or a kernel and ``--space FILE``.
+
+    The space file's flags come before those of the command line.
+    """
+    given = tuple(options["flags"])
+    if options["space_file"] is None:
+        if options["reference"] is not None:
+            raise click.UsageError("--reference goes with --space FILE")
+        if op is None:
+            raise click.UsageError("Missing argument 'OP', or --space FILE")
+        return workload_of(op, pairs), given
+    from tfsearch.plugin.kernel import flags_of
+    from tfsearch.space.file import kernel_workload
+
+    source, constants = kernel_words(op, pairs)
+    kernel = kernel_workload(source, options["space_file"], constants, options["reference"])
+    return kernel, (*flags_of(kernel), *given)
+
+
 def question_of(op: str, pairs: Sequence[str], options: Mapping[str, Any]) -> Question:
     """A :class:`tfsearch.runtime.serving.Question` from a command's arguments and options."""
     return question_about(workload_of(op, pairs), options["target"], options)
 
 
-def question_about(workload: Workload, target: str | None, options: Mapping[str, Any]) -> Question:
-    """The question about a workload; ``RequestError`` for an unknown protocol."""
+def question_about(
+    workload: Workload | KernelWorkload,
+    target: str | None,
+    options: Mapping[str, Any],
+    flags: tuple[str, ...] | None = None,
+) -> Question:
+    """The question about a workload; ``RequestError`` for an unknown protocol.
+
+    ``flags`` None stands for the options' own.
+    """
     from tfsearch.measure.job import protocol
     from tfsearch.runtime.serving import Question
 
@@ -123,7 +183,7 @@ def question_about(workload: Workload, target: str | None, options: Mapping[str,
         target=target,
         device=options["device"],
         toolchain=options["toolchain"],
-        flags=tuple(options["flags"]),
+        flags=tuple(options["flags"]) if flags is None else flags,
         macros=tuple(options["macros"]),
         protocol=options["protocol"],
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -12,53 +12,124 @@ from tfsearch.cli.lookup import workload_json
 from tfsearch.cli.output import Output, table
 from tfsearch.core.errors import NoCandidateError, NotRecordedError, UnavailableError
 
+if TYPE_CHECKING:
+    from tfsearch.space import Space
+
 
 @click.command(epilog=shared.WORKLOAD_HELP)
-@shared.workload_arguments
+@shared.optional_workload
+@shared.space_option
+@click.option(
+    "--list",
+    "listed",
+    type=click.IntRange(min=0),
+    default=0,
+    metavar="N",
+    help="Print the first N legal points as well [default: none].",
+)
 @shared.target_options
 @shared.build_options
 @shared.fix_option
 @shared.db_option
 @shared.json_option
 @click.pass_obj
-def space(output: Output, op: str, pairs: tuple[str, ...], **options: Any) -> int:
+def space(
+    output: Output, op: str | None, pairs: tuple[str, ...], listed: int, **options: Any
+) -> int:
     """Count the schedules of a workload, and say why the others are rejected.
 
     Needs no device. With a recorded best, schedules whose bound says that they cannot beat it
-    are counted as pruned.
+    are counted as pruned. With --space FILE the space is the file's: a T1 definition in JSON, or
+    TOML.
     """
+    document = (
+        _of_file(op, pairs, options)
+        if options["space_file"] is not None
+        else _of_workload(op, pairs, options)
+    )
+    found = document.pop("space")
+    if listed:
+        document["configurations"] = _first(found, listed)
+    if document["legal"] == 0:
+        error = NoCandidateError(
+            "space.no-legal", f"none of the {document['points']} schedules of this space is legal"
+        )
+        output.fail(document, _lines(document), error)
+    output.emit(document, _lines(document))
+    return 0
+
+
+def _of_file(op: str | None, pairs: tuple[str, ...], options: Mapping[str, Any]) -> dict[str, Any]:
+    """The document of a space file; its kernel is not looked at."""
+    from tfsearch.space import Space
+    from tfsearch.space.file import read_space_file
+    from tfsearch.tune.request import fixed_space
+
+    _, constants = shared.kernel_words(op, pairs)
+    file = read_space_file(options["space_file"], constants)
+    whole = fixed_space(Space((file.space,)), shared.pairs_of(options["fixes"], "parameter"))
+    return {
+        "file": str(file.path),
+        "constants": dict(file.constants),
+        "parameters": {
+            p.name: {"kind": p.kind, "values": list(p.seen)} for p in whole.recipes[0].parameters
+        },
+        **_counted(whole, 0),
+        "refusals": [],
+        "incumbent_us": None,
+    }
+
+
+def _of_workload(
+    op: str | None, pairs: tuple[str, ...], options: Mapping[str, Any]
+) -> dict[str, Any]:
+    """The document of an op's space on a target."""
     from tfsearch.cli.bound import Bound, bind
     from tfsearch.search.scan import scan
 
+    if op is None:
+        raise click.UsageError("Missing argument 'OP', or --space FILE")
     bound: Bound = bind(op, pairs, options)
-    counts = bound.space.count()
     pruned = 0
     incumbent = _incumbent_us(bound, options)
-    if incumbent is not None and counts.legal:
+    if incumbent is not None and bound.space.count().legal:
         pruned = scan(bound, incumbent_us=incumbent).pruned
-    reasons = _reasons(bound.space)
-    document = {
+    return {
         "workload": workload_json(bound.workload.record),
         "target": bound.target.name,
         "device": bound.device.record.name,
+        **_counted(bound.space, pruned),
+        "refusals": [refusal.to_json() for refusal in bound.problem.refusals],
+        "incumbent_us": incumbent,
+    }
+
+
+def _counted(found: Space, pruned: int) -> dict[str, Any]:
+    """Counts, reasons and recipes; ``space`` is for the caller to take out."""
+    counts = found.count()
+    reasons = _reasons(found)
+    return {
+        "space": found,
         "points": counts.points,
         "legal": counts.legal,
         "pruned": pruned,
         "rejected": dict(counts.rejected),
         "reasons": {code: reasons.get(code, "") for code in counts.rejected},
         "recipes": [
-            {"name": r.name, "version": r.version, "points": r.points} for r in bound.space.recipes
+            {"name": r.name, "version": r.version, "points": r.points} for r in found.recipes
         ],
-        "refusals": [refusal.to_json() for refusal in bound.problem.refusals],
-        "incumbent_us": incumbent,
     }
-    if counts.legal == 0:
-        error = NoCandidateError(
-            "space.no-legal", f"none of the {counts.points} schedules of this space is legal"
-        )
-        output.fail(document, _lines(document), error)
-    output.emit(document, _lines(document))
-    return 0
+
+
+def _first(found: Space, wanted: int) -> list[dict[str, Any]]:
+    """The first legal points, in the order of the space."""
+    out: list[dict[str, Any]] = []
+    for points in found.chunks(min(wanted, 1 << 14)):
+        for row in range(min(len(points), wanted - len(out))):
+            out.append({"recipe": points.recipe.name, "params": points.params(row)})
+        if len(out) == wanted:
+            break
+    return out
 
 
 def _incumbent_us(bound: Any, options: Mapping[str, Any]) -> float | None:
@@ -78,8 +149,13 @@ def _incumbent_us(bound: Any, options: Mapping[str, Any]) -> float | None:
     return stored.trial.measurement.median_us
 
 
-def _reasons(space: Any) -> dict[str, str]:
-    return {c.code: c.reason for recipe in space.recipes for c in recipe.constraints}
+def _reasons(space: Space) -> dict[str, str]:
+    """What each constraint asks for; a reason that only repeats the condition is left out."""
+    return {
+        c.code: c.expression.text if c.reason.startswith(c.expression.text) else c.reason
+        for recipe in space.recipes
+        for c in recipe.constraints
+    }
 
 
 def _lines(document: Mapping[str, Any]) -> list[str]:
@@ -98,6 +174,11 @@ def _lines(document: Mapping[str, Any]) -> list[str]:
         "           ",
     )
     lines += [f"refused    {r['where']}: {r['message']}" for r in document["refusals"]]
+    rows = document.get("configurations", [])
+    several = len({row["recipe"] for row in rows}) > 1
+    for row in rows:
+        text = " ".join(f"{name}={value}" for name, value in row["params"].items())
+        lines.append(f"{row['recipe']} {text}" if several else text)
     return lines
 
 

@@ -14,12 +14,16 @@ if TYPE_CHECKING:
 
 
 @click.command(epilog=shared.WORKLOAD_HELP)
-@shared.workload_arguments
+@shared.optional_workload
+@shared.kernel_options
 @shared.target_options
 @click.option("--trials", type=int, metavar="N", help="Candidates to try [default: 32].")
 @click.option("--seconds", type=float, metavar="S", help="Time to spend.")
 @click.option(
-    "--policy", default="ranked", metavar="P", help="ranked, random or exhaustive; name:key=value."
+    "--policy",
+    metavar="P",
+    help="ranked, portfolio, surrogate, evolutionary, local, random or exhaustive; name:key=value "
+    "[default: ranked; portfolio with --space].",
 )
 @click.option("--workers", type=int, metavar="W", help="Compilations at a time [default: cores].")
 @shared.build_options
@@ -35,25 +39,29 @@ if TYPE_CHECKING:
 @shared.db_option
 @shared.json_option
 @click.pass_obj
-def tune(output: Output, op: str, pairs: tuple[str, ...], **options: Any) -> int:
+def tune(output: Output, op: str | None, pairs: tuple[str, ...], **options: Any) -> int:
     """Search for the fastest correct kernel of a workload, prove, measure and record it.
 
     OP is gemm, softmax, rms_norm, layer_norm, or file.py:function; its dimensions and types
     follow as KEY=VALUE, for example: tfsearch tune gemm m=512 n=512 k=512 dtype=f32
+
+    With --space FILE it is your own kernel: OP is its source (or the file names it), KEY=VALUE
+    sets constants of the file: tfsearch tune kernel.c --space kernel.toml
     """
     from tfsearch.cli import progress
     from tfsearch.tune import TuneRequest, open_for_tuning
     from tfsearch.tune import tune as run_session
 
+    workload, flags = shared.asked(op, pairs, options)
     request = TuneRequest(
-        shared.workload_of(op, pairs),
+        workload,
         target=options["target"],
         device=options["device"],
         trials=options["trials"],
         seconds=options["seconds"],
         policy=options["policy"],
         workers=options["workers"],
-        flags=tuple(options["flags"]),
+        flags=flags,
         macros=tuple(options["macros"]),
         toolchain=options["toolchain"],
         fix=dict(shared.pairs_of(options["fixes"], "parameter")),
@@ -107,6 +115,8 @@ def _lines(report: TuneReport) -> list[str]:
         f"trials     {trials.total}: {trials.ok} ok{_failed(report)}"
         + (f", {trials.reused} answered from the record" if trials.reused else ""),
     ]
+    if report.proof:
+        lines.append(f"proof      {report.proof}")
     best = report.best
     if best is None:
         return [*lines, "best       none yet"]

@@ -69,11 +69,19 @@ def _workload_differences(wanted: WorkloadRecord, row: Any) -> dict[str, tuple[o
     found = codec.workload_of(row)
     # Labels say more than two program texts; the texts differ on their own only as a last resort.
     out = keys.differences(_labels(wanted), _labels(found), "workload.")
-    identity, other = wanted.key_fields(), found.key_fields()
+    identity, other = _identity(wanted), _identity(found)
     if out:
         del identity["program"], other["program"]
     out.update(keys.differences(identity, other, "workload."))
     return out
+
+
+def _identity(workload: WorkloadRecord) -> dict[str, object]:
+    """The fields of the key; the text of a user's kernel, which is JSON, as fields of its own."""
+    fields = workload.key_fields()
+    if workload.program.startswith("{"):
+        fields["program"] = codec.load(workload.program)
+    return fields
 
 
 def _labels(workload: WorkloadRecord) -> dict[str, object]:

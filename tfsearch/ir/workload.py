@@ -80,7 +80,15 @@ class Workload:
 
     @staticmethod
     def from_record(record: WorkloadRecord) -> Workload:
-        """The workload of a record; ``RequestError`` when its program text is damaged."""
+        """The workload of a record; ``RequestError`` when its program text is damaged.
+
+        A user's kernel cannot be made from its record, which has no source: ``kernel.record``.
+        """
+        if record.program.startswith("{"):
+            raise RequestError(
+                "kernel.record",
+                f"{record.op} is a user's kernel; name its file and --space to work with it",
+            )
         return Workload(
             program=parse_program(record.program),
             op=record.op,
@@ -95,6 +103,22 @@ class Workload:
     def key(self) -> str:
         """Digest of everything that is the workload's identity."""
         return self.record.key
+
+    @property
+    def sizes(self) -> Mapping[str, int]:
+        """Sizes at which dimensions that are ranges are measured: their largest."""
+        return self.program.largest
+
+    @property
+    def flops(self) -> int:
+        """Floating-point operations at the largest sizes."""
+        from tfsearch.ir.hir.facts import facts_of
+
+        return facts_of(self.program.bind(self.program.largest)).flops
+
+    def check_memory(self, limit: int, holder: str) -> None:
+        """``RequestError`` (``workload.too-large``) for arguments beyond ``limit`` bytes."""
+        check_memory(self.op, self.program, limit, holder)
 
     def bind(self, dims: Mapping[str, int]) -> Workload:
         """The workload with named dimensions replaced by sizes (in ``options`` too)."""

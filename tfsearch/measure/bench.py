@@ -118,14 +118,18 @@ class Context:
 
     def verifier(self, job: MeasureJob) -> Verifier:
         """The verifier of a job's workload, with the references it has computed so far."""
-        key = keys.digest(
-            "verifier",
-            {"workload": job.workload.key, "sizes": dict(job.sizes), "oracle": job.oracle},
-        )
+        fields = {
+            "workload": job.workload.key,
+            "sizes": dict(job.sizes),
+            "oracle": job.oracle,
+            "reference": job.reference,
+        }
+        key = keys.digest("verifier", fields)
         found = self._verifiers.pop(key, None)
         if found is None:
             if job.oracle:
-                oracle = import_factory(job.oracle)(job.workload, job.sizes)
+                more = (job.reference,) if job.reference else ()
+                oracle = import_factory(job.oracle)(job.workload, job.sizes, *more)
             else:
                 from tfsearch.measure.oracle import HirOracle
 

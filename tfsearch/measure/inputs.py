@@ -47,7 +47,7 @@ def make_inputs(
     out: dict[str, Array] = {}
     for index, item in enumerate(program.inputs):
         generator = np.random.Generator(np.random.SFC64([seed & (2**63 - 1), index, _TAG[which]]))
-        values = _values(item.type, which, generator, limit, scale)
+        values = random_values(item.type, which, generator, limit, scale)
         out[item.name] = in_layout(item.type, values)
     return out
 
@@ -86,9 +86,10 @@ def signature(program: Program) -> Mapping[str, TensorType]:
     return dict(zip(names, program.output_types, strict=True))
 
 
-def _values(
+def random_values(
     type_: TensorType, which: Pass, generator: np.random.Generator, limit: int, scale: float
 ) -> Array:
+    """Dense contents of one input for a pass; ``limit`` and ``scale`` as in :func:`make_inputs`."""
     shape, dtype = type_.sizes, type_.dtype
     if which is Pass.INTEGERS:
         return _small_integers(shape, dtype, generator, limit)

@@ -90,7 +90,8 @@ class MeasureJob:
     not race). ``probes``: names of the machine-speed probes that matter, ``probe_reference`` their
     fast values where known. ``sizes`` binds dimensions that the program leaves as ranges.
     ``oracle``: import path ``package.module:factory`` of the reference
-    when the program is not HIR text.
+    when the program is not HIR text; ``reference`` is handed to that factory as its third argument
+    where it is not empty.
     """
 
     workload: WorkloadRecord
@@ -107,6 +108,7 @@ class MeasureJob:
     limits: Limits = Limits()
     sizes: Mapping[str, int] = field(default_factory=dict[str, int])
     oracle: str = ""
+    reference: str = ""
 
     def __post_init__(self) -> None:
         protocol(self.protocol)
@@ -128,6 +130,7 @@ class MeasureJob:
             "limits": dataclasses.asdict(self.limits),
             "sizes": dict(self.sizes),
             "oracle": self.oracle,
+            "reference": self.reference,
         }
 
     @staticmethod

@@ -195,11 +195,13 @@ def lowered_source(problem: Problem, target: str, schedule: ScheduleRecord) -> S
 
     ``RequestError`` for a schedule of something else, or one that is not legal.
     """
+    from tfsearch.plugin.kernel import source_of
+
     point = point_of(problem, target, schedule)
     refusals = problem.space.check(point)
     if refusals:
         raise RequestError(refusals[0].code, refusals[0].message)
-    return problem.emit(problem.lower(point), point)
+    return source_of(problem, point)
 
 
 def keep_source(source: Source, build: BuildRecord, store: Store, artifacts: ArtifactStore) -> None:

@@ -8,6 +8,7 @@ from tfsearch.core import keys
 from tfsearch.core.launch import LaunchSpec
 from tfsearch.measure.job import Limits, MeasureJob
 from tfsearch.measure.job import protocol as protocol_named
+from tfsearch.plugin.kernel import ORACLE, KernelProblem
 from tfsearch.plugin.target import Problem
 from tfsearch.search.scan import points_of
 from tfsearch.space import Point
@@ -39,6 +40,9 @@ def measure_job(
     :class:`~tfsearch.measure.job.MeasureJob`. ``RequestError`` for an unknown protocol.
     """
     workload = problem.workload
+    oracle, reference = "", ""
+    if isinstance(problem, KernelProblem):
+        oracle, reference = ORACLE, problem.kernel.reference.place
     return MeasureJob(
         workload=workload.record,
         artifact=str(artifact),
@@ -51,5 +55,7 @@ def measure_job(
         incumbent_us=incumbent_us,
         probes=problem.probes(point),
         limits=limits,
-        sizes=workload.program.largest,
+        sizes=workload.sizes,
+        oracle=oracle,
+        reference=reference,
     )

@@ -37,7 +37,9 @@ class Source:
     """Emitted source of one candidate: text, language, launch, the flags it cannot do without.
 
     ``features`` are the architecture features that the generator was allowed to use; they and
-    ``flags`` are strings without order of importance except as given.
+    ``flags`` are strings without order of importance except as given. ``folder`` is where quoted
+    includes of a user's text are looked for: where it lies says nothing, what is read there is
+    covered by the build key's headers.
     """
 
     text: str
@@ -45,15 +47,25 @@ class Source:
     launch: LaunchSpec
     features: tuple[str, ...]
     flags: tuple[str, ...]
+    folder: str = ""
 
     def to_bytes(self) -> bytes:
         """Everything but the launch and the features as canonical text, to be kept by content."""
-        fields = {"text": self.text, "language": self.language, "flags": list(self.flags)}
+        fields: dict[str, object] = {
+            "text": self.text,
+            "language": self.language,
+            "flags": list(self.flags),
+        }
+        if self.folder:
+            fields["own-folder"] = True
         return keys.canonical(fields).encode()
 
     @staticmethod
     def from_bytes(data: bytes, launch: LaunchSpec, features: tuple[str, ...]) -> Source:
-        """Inverse of :meth:`to_bytes`; ``ValueError`` for anything else."""
+        """Inverse of :meth:`to_bytes`; ``ValueError`` for anything else.
+
+        A source with a folder of its own is not complete without it, and is no inverse either.
+        """
         fields = json.loads(data)
         if not isinstance(fields, dict) or set(fields) != {"text", "language", "flags"}:
             raise ValueError("not a source")

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from tfsearch.atoms.contract import Access, Atom, Kind
+from tfsearch.atoms.contract import Access, Atom, Kind, Part
 from tfsearch.atoms.table import AtomTable
 from tfsearch.core.errors import RequestError
 from tfsearch.ir.tir.nodes import (
@@ -225,6 +225,8 @@ def _kernel(kernel: Kernel, atoms: AtomTable, max_points: int) -> KernelFacts:
             zip(statement.operands, atom.operands, strict=True)
         ):
             if not isinstance(operand, Window) or atom.computes.kind is Kind.HINT:
+                continue
+            if spec.part is Part.BARRIER:
                 continue
             name, size = operand.buffer.name, operand.buffer.dtype.bytes
             buffers[name] = operand.buffer

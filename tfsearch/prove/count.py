@@ -97,8 +97,10 @@ class _Counter:
             case If(condition, then, orelse):
                 inside = self._require(then, frozenset()) | self._require(orelse, frozenset())
                 inside |= free_variables(condition)
-            case Role(_, _, _, body):
-                inside = self._require(body, frozenset())
+            case Role():
+                inner = self._require(statement.body, frozenset())
+                self._needed[id(statement)] = inner
+                inside = inner - {statement.instance}
             case _:
                 inside = frozenset[str]()
         return after | inside
@@ -121,6 +123,8 @@ class _Counter:
                     self._branch(then, form, path, 0, _select(domain, holds))
                     form = self.scope.algebra.negate(form)
                     self._branch(orelse, form, path, len(then), _select(domain, ~holds))
+                case Role() if statement.over_warps:
+                    self._instances(statement, path, domain)
                 case Role(_, first, last, body):
                     unit = domain.points.columns[self.scope.unit]
                     mark = self.scope.mark()
@@ -139,12 +143,14 @@ class _Counter:
         self._block(block, path, offset, domain)
         self.scope.reset(mark)
 
-    def _loop(self, loop: For, path: Path, domain: _Domain) -> None:
+    def _loop(self, loop: For, path: Path, domain: _Domain, node: Stmt | None = None) -> None:
+        """A loop; ``node`` is the statement it stands for where that is another one."""
+        node = loop if node is None else node
         scope, algebra = self.scope, self.scope.algebra
         start, stop = scope.form(loop.start), scope.form(loop.stop)
         mark = scope.mark()
         symbol = scope.loop(loop.name, start, stop, loop.step, static=False)
-        wanted = self._symbols(self._needed[id(loop)])
+        wanted = self._symbols(self._needed[id(node)])
         if symbol in wanted:
             entry = Loop(symbol, start, stop, loop.step)
             grown = expand(_weighted(domain), algebra, entry, self.max_points)
@@ -157,6 +163,14 @@ class _Counter:
             inner = _select(replace(domain, weight=domain.weight * trips), trips > 0)
         self._block(loop.body, path, 0, _merge(inner, wanted | {scope.unit}))
         scope.reset(mark)
+
+    def _instances(self, role: Role, path: Path, domain: _Domain) -> None:
+        """A role over warps runs once an instance."""
+        if role.instance:
+            loop = For(role.instance, Const(0), Const(role.instances), role.body)
+            self._loop(loop, path, domain, role)
+        else:
+            self._block(role.body, path, 0, replace(domain, weight=domain.weight * role.instances))
 
     def _symbols(self, names: frozenset[str]) -> frozenset[int]:
         """Variables behind names that have a value here."""

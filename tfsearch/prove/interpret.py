@@ -55,10 +55,17 @@ STRUCTURAL = frozenset(
         "tir.prepare-missing",
         "tir.prepare-unused",
         "tir.prepare-io",
+        "tir.completion",
+        "tir.role-range",
+        "tir.role-nested",
+        "tir.role-overlap",
+        "tir.barrier-space",
     }
 )
 """Refusals of the verifier that leave nothing to execute."""
 
+SCHEDULES = 4
+"""Schedules under which a concurrent kernel is run."""
 _ANY = Limits(
     dict.fromkeys(MemorySpace, 1 << 62),
     max_units=1 << 20,
@@ -123,6 +130,15 @@ def interpret(
         if param.io in (Io.OUT, Io.INOUT)
     }
     return Outcome(outputs, tuple(refusals), steps)
+
+
+def schedules(module: Module, atoms: AtomTable) -> range:
+    """The seeds that together show what one cannot: which order of things is not enforced.
+
+    What units of one thread do does not depend on the order as far as findings go; who passes a
+    barrier object that the wrong one has released does.
+    """
+    return range(SCHEDULES if any(needs_team(k, atoms) for k in module.kernels) else 1)
 
 
 def _bind(

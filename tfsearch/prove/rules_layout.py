@@ -199,7 +199,7 @@ def _common(mode: Layout, step: int) -> int:
 
 
 def check_fragment(site: CallSite) -> Iterable[str]:
-    """Register tiles are shared out among threads as the atom takes them."""
+    """Register tiles are whole fragments, shared out among threads as the atom takes them."""
     for operand in site.windows:
         wanted, have = operand.spec.fragments, operand.buffer.fragment
         if wanted and operand.buffer.space is MemorySpace.REGISTER and have not in wanted:
@@ -208,6 +208,14 @@ def check_fragment(site: CallSite) -> Iterable[str]:
                 f"operand {operand.spec.name} of {site.atom.id} has {shown} "
                 f"({operand.buffer.name}); it takes {' or '.join(wanted)}"
             )
+        elif wanted and operand.buffer.space is MemorySpace.REGISTER:
+            rank = len(operand.spec.shape)
+            held = operand.buffer.shape[max(len(operand.buffer.shape) - rank, 0) :]
+            if held != operand.spec.shape:
+                yield (
+                    f"operand {operand.spec.name} of {site.atom.id} is a whole fragment of "
+                    f"{list(operand.spec.shape)}; {operand.buffer.name} holds {list(held)}"
+                )
 
 
 def check_box(site: CallSite) -> Iterable[str]:

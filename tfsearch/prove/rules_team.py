@@ -33,12 +33,12 @@ _NUMBERS = frozenset(_TEXT) - _PARITY - _RANKS
 
 def team_findings(kernel: Kernel, limits: Limits) -> Iterator[tuple[str, Path, str]]:
     """(code, place, message) for the head of a kernel with teams, and for roles side by side."""
-    if not 1 <= kernel.warps <= limits.max_warps or kernel.lanes < 1:
+    if not 1 <= kernel.warps <= limits.max_warps or kernel.lanes != limits.lanes:
         yield (
             "tir.team",
             (),
             f"a unit has {kernel.warps} warps of {kernel.lanes} threads; the target runs 1 to "
-            f"{limits.max_warps} warps",
+            f"{limits.max_warps} warps of {limits.lanes}",
         )
     size = kernel.cluster_size
     if kernel.cluster and (min(kernel.cluster) < 1 or size > limits.max_cluster):

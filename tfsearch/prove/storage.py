@@ -2,6 +2,8 @@
 
 Memory lives from its allocation to the end of the block. Registers and tiles live from the
 first to the last statement of their block that touches them: what a register allocator sees.
+Roles over warps that stand side by side run at once, so that what each allocates in shared memory
+is alive together.
 """
 
 from __future__ import annotations
@@ -9,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from tfsearch.ir.tir.nodes import Alloc, Block, Buffer, Call, If, Kernel, MemorySpace
+from tfsearch.ir.tir.nodes import Alloc, Block, Buffer, Call, If, Kernel, MemorySpace, Role
 from tfsearch.ir.tir.walk import Path, children, windows
 
 
@@ -115,6 +117,7 @@ def _block(
             found, names = _block(children(statement), path, 0, size)
             touched.append(names)
             inner.append(found)
+    _beside(block, inner)
     out: _Peaks = {}
     ranges = _ranges(block, touched)
     if not ranges:
@@ -130,6 +133,22 @@ def _block(
             peak = _stack(held, nested, (*prefix, offset + index), size)
             out = _larger(out, {space: peak})
     return out, set[str]().union(*touched)
+
+
+def _beside(block: Block, inner: list[_Peaks]) -> None:
+    """Add up the shared memory of roles that run at once."""
+    together: Peak | None = None
+    for index, statement in enumerate(block):
+        if not (isinstance(statement, Role) and statement.over_warps):
+            together = None
+            continue
+        mine = inner[index].get(MemorySpace.SHARED)
+        if mine is not None and together is not None:
+            amount = -(-together.amount // mine.alignment) * mine.alignment + mine.amount
+            alignment = max(together.alignment, mine.alignment)
+            mine = Peak(amount, mine.path, together.holders + mine.holders, alignment)
+            inner[index] = {**inner[index], MemorySpace.SHARED: mine}
+        together = mine or together
 
 
 def _stack(

@@ -105,7 +105,10 @@ def from_bucket(place: Place, store: Store) -> Kernel:
 
     ``NotRecordedError`` (``lookup.no-bucket``) when there is none.
     """
-    for bucket in _buckets(place.question.workload, store):
+    wanted = place.question.workload
+    if not isinstance(wanted, Workload):
+        raise NotRecordedError("lookup.no-bucket", "a user's own kernel has no dimensions to range")
+    for bucket in _buckets(wanted, store):
         stored = store.best(place.query(bucket))
         if stored is None:
             continue

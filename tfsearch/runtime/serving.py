@@ -29,10 +29,12 @@ from tfsearch.measure.protocols import Loaded, Runner
 from tfsearch.plugin import identity, registry
 from tfsearch.plugin.target import Compiler, Device, Problem, Source, Target
 from tfsearch.runtime.kernelrecord import KernelRecord
+from tfsearch.toolchain.headers import directives
 from tfsearch.toolchain.room import delivering
 
 if TYPE_CHECKING:
     from tfsearch.db import Store
+    from tfsearch.space.file import KernelWorkload
 
 COMPILE_TIMEOUT_S = 120.0
 COMPILE_MEMORY_BYTES = 4 << 30
@@ -42,7 +44,7 @@ COMPILE_MEMORY_BYTES = 4 << 30
 class Question:
     """What is asked for. Everything here changes which record answers."""
 
-    workload: Workload
+    workload: Workload | KernelWorkload
     target: str | None = None
     device: str | None = None
     toolchain: str | None = None
@@ -72,9 +74,14 @@ class Place:
 
     def problem(self) -> Problem:
         """The workload bound to the target."""
-        return self.target.problem(self.question.workload, self.device)
+        workload = self.question.workload
+        if isinstance(workload, Workload):
+            return self.target.problem(workload, self.device)
+        from tfsearch.plugin.kernel import bound_problem  # only users' kernels need it
 
-    def query(self, workload: Workload | None = None) -> BestQuery:
+        return bound_problem(self.target, workload, self.device)
+
+    def query(self, workload: Workload | KernelWorkload | None = None) -> BestQuery:
         """The question for the database."""
         question = self.question
         return identity.best_query(
@@ -245,8 +252,18 @@ def _verdict(place: Place, compiler: Compiler, store: Store, trial: Trial) -> id
 def _without_compiler(
     place: Place, store: Store, stored: StoredTrial
 ) -> tuple[Found | None, Nearest]:
-    """Only the source can be compared: today's generator has to give the recorded one."""
+    """Only the source can be compared: today's generator has to give the recorded one.
+
+    What a user's kernel includes is known to the preprocessor alone.
+    """
     trial = stored.trial
+    workload = place.question.workload
+    if not isinstance(workload, Workload) and directives(workload.text):
+        raise UnavailableError(
+            "lookup.no-compiler",
+            f"{workload.op} includes files, and what they hold now takes a preprocessor to know: "
+            f"{place.no_compiler}",
+        )
     assert trial.build is not None
     key = trial.build.key
     generator = place.target.generator_digest()
@@ -355,7 +372,7 @@ def load(target: Target, device: Device, artifact: Path, launch: LaunchSpec) -> 
         ) from error
 
 
-def record_of(workload: Workload, found: Found) -> KernelRecord:
+def record_of(workload: Workload | KernelWorkload, found: Found) -> KernelRecord:
     """What a kernel says about where it comes from."""
     trial = found.stored.trial
     measurement, verification = trial.measurement, trial.verification

@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from tfsearch.core.records import Status
 from tfsearch.search.problem import Problem, Result
 from tfsearch.space import Point
+
+
+def time_of(result: Result) -> float | None:
+    """The time of a result in microseconds; None for a failure, and for what is no time."""
+    median = result.median_us
+    if result.status is not Status.OK or median is None:
+        return None
+    return median if math.isfinite(median) and median > 0 else None
 
 
 class Base:
@@ -41,12 +50,8 @@ class Base:
         """Note results; points never asked for are noted as seen."""
         for result in results:
             self._seen.add(result.point)
-            median = result.median_us
-            if (
-                result.status is Status.OK
-                and median is not None
-                and (self.best_us is None or median < self.best_us)
-            ):
+            median = time_of(result)
+            if median is not None and (self.best_us is None or median < self.best_us):
                 self.best_us = median
 
     def _next(self) -> Point | None:

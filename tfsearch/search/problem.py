@@ -53,8 +53,9 @@ class Result:
 class Policy(Protocol):
     """Proposes points. Deterministic: equal seeds, asks and tells give equal points.
 
-    A session is resumed by telling a new policy everything the old one was told; it then
-    proposes what is left, in an order that may differ from that of an uninterrupted session.
+    A session is resumed by telling a new policy everything the old one was told, in that order;
+    it then proposes what is left. Where every point was told before the next was asked for, it goes
+    on as an uninterrupted session would.
     """
 
     name: str

@@ -28,7 +28,7 @@ from typing import Any
 import numpy as np
 
 from tfsearch.core.records import Status
-from tfsearch.search.base import Base
+from tfsearch.search.base import Base, time_of
 from tfsearch.search.problem import Problem, Result, Times
 from tfsearch.search.scan import Ints, Pool, Scan, pool_of, predict_points, scan
 from tfsearch.search.uniform import UniformPoints
@@ -68,36 +68,36 @@ class Ranked(Base):
         self._uniform = iter(UniformPoints(problem, (seed, 1)))
         self._hints = [point for point in hints if not problem.space.check(point)]
         self._proposed: list[Point] = []
+        self._noted: set[Point] = set()
         self._residuals: list[tuple[Point, float, bool]] = []
-        self._credit = 0.0
         usable = first is not None and first.incumbent_us == incumbent_us
         best = (first if usable and first else self._scan()).pool
         sample = problem.space.sample(options.pool, np.random.default_rng([seed, 2]))
         self._pool = _Pool(best.merged(pool_of(problem, list(sample))))
 
     def tell(self, results: Sequence[Result]) -> None:
-        """Learn from results: residuals, the best time, and what is crowded."""
-        before = self.best_us
-        super().tell(results)
-        known = [r for r in results if not self.problem.space.check(r.point)]
-        if not known:
-            return
-        estimates, _ = predict_points(self.problem, [r.point for r in known])
-        proposed = set(self._proposed)
-        for result, estimate in zip(known, estimates, strict=True):
-            if result.point not in proposed:
-                self._note(result.point)
-            if result.status is Status.CANCELLED:
-                continue
-            failed = result.status is not Status.OK
+        """Learn from results, one after the other: residuals, the best time, what is crowded."""
+        for result in results:
+            before = self.best_us
+            super().tell([result])
+            if not self.problem.space.check(result.point):
+                self._learn(result, better=self.best_us != before)
+
+    def _learn(self, result: Result, *, better: bool) -> None:
+        point = result.point
+        if point not in self._noted:
+            self._note(point)
+        if result.status is not Status.CANCELLED:
+            estimate = float(predict_points(self.problem, [point])[0][0])
+            time_us = time_of(result)
             residual = FAILED
-            if result.median_us is not None and result.median_us > 0 and estimate > 0:
-                residual = math.log(result.median_us / estimate)
-            self._residuals.append((result.point, residual, failed))
-            self._pool.learn(self.problem, result.point, residual, failed=failed)
-        if self.best_us is not None and self.best_us != before:
-            best = min(known, key=lambda r: math.inf if r.median_us is None else r.median_us)
-            self._refill(pool_of(self.problem, self.problem.space.neighbours(best.point)))
+            if time_us is not None and estimate > 0:
+                residual = math.log(time_us / estimate)
+            failed = time_us is None
+            self._residuals.append((point, residual, failed))
+            self._pool.learn(self.problem, point, residual, failed=failed)
+        if better:
+            self._refill(pool_of(self.problem, self.problem.space.neighbours(point)))
 
     def _next(self) -> Point | None:
         if self._hints:
@@ -113,15 +113,15 @@ class Ranked(Base):
 
     def _note(self, point: Point) -> None:
         self._proposed.append(point)
+        self._noted.add(point)
         self._pool.crowd(self.problem, point)
 
     def _explored(self) -> Point | None:
-        if self._credit + self._options.explore < 1.0:
-            self._credit += self._options.explore
+        count, share = len(self._seen), self._options.explore
+        if math.floor((count + 1) * share) == math.floor(count * share):
             return None
         for point, bound in self._uniform:
             if point not in self._seen and not self._hopeless(bound):
-                self._credit += self._options.explore - 1.0
                 return point
         return None
 

@@ -1,4 +1,4 @@
-"""Policies by name: ``ranked``, ``random``, ``exhaustive``; options follow a colon.
+"""Policies by name; options follow a colon (see ``docs/policies.md``).
 
 A policy text is ``name`` or ``name:key=value,key=value``, for example
 ``ranked:explore=0.25,pool=4096``; a bare word after the colon is the option ``variant``.
@@ -10,9 +10,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from tfsearch.core.errors import RequestError
+from tfsearch.search.evolutionary import Evolutionary, EvolutionaryOptions
+from tfsearch.search.local import Local
+from tfsearch.search.portfolio import Portfolio
 from tfsearch.search.problem import Policy, Problem
 from tfsearch.search.ranked import Ranked, RankedOptions
 from tfsearch.search.scan import Scan
+from tfsearch.search.surrogate import Surrogate, SurrogateOptions
 from tfsearch.search.uniform import Exhaustive, Random
 from tfsearch.space import Point
 
@@ -72,10 +76,66 @@ def _exhaustive(context: PolicyContext) -> Policy:
     return Exhaustive(context.problem, prune=text == "true", incumbent_us=context.incumbent_us)
 
 
+def _surrogate(context: PolicyContext) -> Surrogate:
+    default = SurrogateOptions()
+    options = SurrogateOptions(
+        explore=_number(context, "explore", default.explore, 0.0, 1.0),
+        slow=_number(context, "slow", default.slow, 0.0, 1.0),
+        trust=_number(context, "trust", default.trust, 0.0, 1e6),
+    )
+    return Surrogate(
+        context.problem,
+        seed=context.seed,
+        incumbent_us=context.incumbent_us,
+        options=options,
+        hints=context.hints,
+    )
+
+
+def _local(context: PolicyContext) -> Policy:
+    return Local(
+        context.problem,
+        seed=context.seed,
+        incumbent_us=context.incumbent_us,
+        hints=context.hints,
+    )
+
+
+def _evolutionary(context: PolicyContext) -> Policy:
+    default = EvolutionaryOptions()
+    options = EvolutionaryOptions(
+        population=int(_number(context, "population", default.population, 2, 10_000)),
+        mutation=_number(context, "mutation", default.mutation, 0.0, 100.0),
+    )
+    return Evolutionary(
+        context.problem,
+        seed=context.seed,
+        incumbent_us=context.incumbent_us,
+        options=options,
+        hints=context.hints,
+    )
+
+
+def _portfolio(context: PolicyContext) -> Policy:
+    surrogate = _surrogate(context)
+    members = {
+        "surrogate": surrogate,
+        "evolutionary": _evolutionary(context),
+        "local": _local(context),
+    }
+    return Portfolio(
+        context.problem, members, incumbent_us=context.incumbent_us, opening=surrogate.opening
+    )
+
+
 POLICIES: dict[str, PolicyEntry] = {
     "ranked": PolicyEntry(_ranked, ("explore", "tolerance", "pool")),
     "random": PolicyEntry(_random),
     "exhaustive": PolicyEntry(_exhaustive, ("prune",)),
+    "local": PolicyEntry(_local),
+    "evolutionary": PolicyEntry(_evolutionary, ("population", "mutation")),
+    "portfolio": PolicyEntry(_portfolio),
+    "surrogate": PolicyEntry(_surrogate, ("explore", "slow", "trust")),
 }
 
 

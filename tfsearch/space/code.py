@@ -58,7 +58,7 @@ class Scope:
 
     text: str
     domains: Mapping[str, Domain]
-    constants: Mapping[str, int | str | bool]
+    constants: Mapping[str, int | float | str | bool]
     intern: Callable[[str], int]
 
 

@@ -72,7 +72,7 @@ def compile_recipe(
 
     tables = {p.name: _table(p, intern) for p in parameters}
     domains = {p.name: _domain(p, tables[p.name]) for p in parameters}
-    fixed = {**constants, **{p.name: p.values[0] for p in parameters if len(p) == 1}}
+    fixed = {**constants, **{p.name: p.seen[0] for p in parameters if len(p) == 1}}
     codes: dict[str, Code] = {}
     for definition in definitions:
         expr = definition.expression
@@ -137,9 +137,11 @@ def _check_names(
 
 
 def _table(parameter: Parameter, intern: Callable[[str], int]) -> Any:
-    values = parameter.values
+    values = parameter.seen
     if isinstance(values[0], bool):
         return np.array(values, np.bool_)
+    if isinstance(values[0], float):
+        return np.array(values, np.float64)
     if isinstance(values[0], str):
         return np.array([intern(str(value)) for value in values], np.int32)
     numbers = [int(value) for value in values]
@@ -148,8 +150,10 @@ def _table(parameter: Parameter, intern: Callable[[str], int]) -> Any:
 
 
 def _domain(parameter: Parameter, table: Any) -> Domain:
-    first = parameter.values[0]
+    first = parameter.seen[0]
     if isinstance(first, str):
         return Domain(Type.TEXT, 0, 0)
+    if isinstance(first, float):
+        return Domain(Type.FLOAT, float(table.min()), float(table.max()))
     kind = Type.BOOL if isinstance(first, bool) else Type.INT
     return Domain(kind, int(table.min()), int(table.max()))

@@ -1,9 +1,10 @@
 """Expressions over parameters, evaluated for whole arrays of candidates at once.
 
 Integers are exact: an expression whose value could leave 64 bits for some point is refused
-instead of wrapping. ``and``, ``or`` and ``not`` give booleans. Evaluation follows Python's order,
-so ``b != 0 and a % b == 0`` is well defined at ``b == 0``; where Python would raise (division or
-remainder by zero, ``log2`` of nothing positive), a condition is False and a number is 0.
+instead of wrapping. ``and`` and ``or`` give the operand that decides, as in Python. Evaluation
+follows Python's order, so ``b != 0 and a % b == 0`` is well defined at ``b == 0``; where Python
+would raise (division or remainder by zero, ``log2`` of nothing positive), a condition is False
+and a number is 0.
 """
 
 from __future__ import annotations
@@ -42,8 +43,7 @@ class Expr:
             return (self,)
         out: list[Expr] = []
         for part in self.tree.values:
-            names = {n.id for n in ast.walk(part) if isinstance(n, ast.Name)}
-            expr = Expr(ast.unparse(part), part, frozenset(names - set(grammar.FUNCTIONS)))
+            expr = Expr(ast.unparse(part), part, grammar.names_of(part))
             out.extend(expr.conjuncts())
         return tuple(out)
 

@@ -20,16 +20,33 @@ INT_MIN, INT_MAX = -(2**63), 2**63 - 1
 
 FUNCTIONS: dict[str, tuple[int, int]] = {
     "abs": (1, 1),
+    "all": (1, 64),
+    "any": (1, 64),
+    "bool": (1, 1),
+    "ceil": (1, 1),
     "ceil_div": (2, 2),
+    "float": (1, 1),
+    "floor": (1, 1),
     "gcd": (2, 2),
     "int": (1, 1),
     "is_pow2": (1, 1),
     "log2": (1, 1),
     "max": (2, 64),
     "min": (2, 64),
+    "pow": (2, 2),
+    "round": (1, 1),
     "round_up": (2, 2),
+    "sqrt": (1, 1),
+    "sum": (1, 64),
 }
 """Callable names with their least and greatest number of arguments."""
+LISTED = frozenset({"all", "any", "sum"})
+"""Functions of one literal list or tuple, as in Python."""
+LISTABLE = LISTED | {"max", "min"}
+"""Functions that may be given one literal list or tuple."""
+MODULE = "math"
+OF_MODULE = frozenset({"ceil", "floor", "gcd", "log2", "pow", "sqrt"})
+"""Functions that may be written ``math.name``."""
 
 ARITHMETIC: dict[type[ast.operator], str] = {
     ast.Add: "+",
@@ -39,8 +56,18 @@ ARITHMETIC: dict[type[ast.operator], str] = {
     ast.FloorDiv: "//",
     ast.Mod: "%",
     ast.Pow: "**",
+    ast.BitAnd: "&",
+    ast.BitOr: "|",
+    ast.BitXor: "^",
+    ast.LShift: "<<",
+    ast.RShift: ">>",
 }
-UNARY: dict[type[ast.unaryop], str] = {ast.UAdd: "+", ast.USub: "-", ast.Not: "not"}
+UNARY: dict[type[ast.unaryop], str] = {
+    ast.UAdd: "+",
+    ast.USub: "-",
+    ast.Not: "not",
+    ast.Invert: "~",
+}
 COMPARISONS: dict[type[ast.cmpop], str] = {
     ast.Eq: "==",
     ast.NotEq: "!=",
@@ -52,9 +79,12 @@ COMPARISONS: dict[type[ast.cmpop], str] = {
     ast.NotIn: "not in",
 }
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-_ALLOWED = "names, numbers, strings, + - * / // % **, comparisons, and/or/not, in, if/else, " + (
-    ", ".join(FUNCTIONS)
+_ALLOWED = (
+    "names, numbers, strings, + - * / // % ** & | ^ << >> ~, comparisons, and/or/not, in, if/else, "
+    + ", ".join(FUNCTIONS)
 )
+_FOREIGN = {"&&": "and", "||": "or", "!": "not"}
+_OPERATOR_OF_C = re.compile(r"&&|\|\||!(?!=)")
 
 
 def is_name(text: str) -> bool:
@@ -91,6 +121,10 @@ def parse_tree(text: str) -> tuple[ast.expr, frozenset[str]]:
     try:
         tree = ast.parse(flat.strip(), mode="eval").body
     except SyntaxError as error:
+        foreign = _OPERATOR_OF_C.search(re.sub(r"'[^']*'|\"[^\"]*\"", _blank, text))
+        if foreign:
+            what = f"{foreign[0]} is C's; write {_FOREIGN[foreign[0]]!r}"
+            raise refusal(text, foreign.start() + 1, f"not an expression: {what}") from None
         column = offset + (error.offset or 1)
         raise refusal(text, column, f"not an expression ({error.msg})") from None
     except (RecursionError, MemoryError, ValueError):
@@ -98,6 +132,45 @@ def parse_tree(text: str) -> tuple[ast.expr, frozenset[str]]:
     checker = _Checker(text, offset)
     checker.visit(tree, 1)
     return tree, frozenset(checker.names)
+
+
+def _blank(found: re.Match[str]) -> str:
+    return " " * len(found[0])
+
+
+def function_name(node: ast.expr) -> str:
+    """The function that a call's ``func`` names, written plainly or ``math.name``; else ""."""
+    match node:
+        case ast.Name(id=name) if name in FUNCTIONS:
+            return name
+        case ast.Attribute(value=ast.Name(id=module), attr=name) if (
+            module == MODULE and name in OF_MODULE
+        ):
+            return name
+        case _:
+            return ""
+
+
+def arguments(node: ast.Call) -> list[ast.expr]:
+    """The arguments of a call; the elements of the one list or tuple that stands for them."""
+    match node.args:
+        case [ast.Tuple(elts=items) | ast.List(elts=items)] if function_name(node.func) in LISTABLE:
+            return items
+        case _:
+            return node.args
+
+
+def names_of(tree: ast.expr) -> frozenset[str]:
+    """The names that a checked tree reads; those of functions are not among them."""
+    called = {
+        id(inner)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call)
+        for inner in ast.walk(node.func)
+    }
+    return frozenset(
+        node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and id(node) not in called
+    )
 
 
 class _Checker:
@@ -133,8 +206,6 @@ class _Checker:
                 self.operator(node)
                 yield from (node.left, node.right)
             case ast.UnaryOp():
-                if type(node.op) not in UNARY:
-                    raise self.refuse(node, "operator ~ is not allowed; use 'not'")
                 yield node.operand
             case ast.BoolOp():
                 yield from node.values
@@ -163,7 +234,7 @@ class _Checker:
     def operator(self, node: ast.BinOp) -> None:
         if type(node.op) not in ARITHMETIC:
             raise self.refuse(
-                node, f"operator {type(node.op).__name__} is not allowed; use and, or, + - * / // %"
+                node, f"operator {type(node.op).__name__} is not allowed; allowed are {_ALLOWED}"
             )
         right = node.right
         if (
@@ -189,20 +260,26 @@ class _Checker:
             yield from right.elts
 
     def call(self, node: ast.Call) -> Iterator[ast.expr]:
-        if not isinstance(node.func, ast.Name):
-            raise self.refuse(node, f"a call of {_describe(node.func)} is not allowed")
-        name = node.func.id
-        if name not in FUNCTIONS:
+        name = function_name(node.func)
+        if not name:
+            if not isinstance(node.func, ast.Name):
+                raise self.refuse(node, f"a call of {_describe(node.func)} is not allowed")
             raise self.refuse(
-                node, f"a call of {name!r} is not allowed; allowed are {', '.join(FUNCTIONS)}"
+                node,
+                f"a call of {node.func.id!r} is not allowed; allowed are {', '.join(FUNCTIONS)}",
             )
         if node.keywords:
             raise self.refuse(node, f"{name} takes no keyword arguments")
+        given = arguments(node)
+        if name in LISTED and given is node.args:
+            raise self.refuse(node, f"{name} takes one list or tuple of arguments, written out")
         least, most = FUNCTIONS[name]
-        if not least <= len(node.args) <= most:
+        if name in LISTABLE and given is not node.args:
+            least = 1
+        if not least <= len(given) <= most:
             wanted = str(least) if least == most else f"{least} to {most}"
-            raise self.refuse(node, f"{name} takes {wanted} arguments, {len(node.args)} given")
-        yield from node.args
+            raise self.refuse(node, f"{name} takes {wanted} arguments, {len(given)} given")
+        yield from given
 
 
 _DESCRIPTIONS: dict[type[ast.expr], str] = {
@@ -248,7 +325,7 @@ def canonical(node: ast.expr) -> str:
         case ast.Tuple() | ast.List():
             parts = ["of", *map(canonical, node.elts)]
         case ast.Call():
-            parts = ["call", canonical(node.func), *map(canonical, node.args)]
+            parts = ["call", function_name(node.func), *map(canonical, arguments(node))]
         case _:
             raise TypeError(f"{type(node).__name__} is outside the grammar")
     return f"({' '.join(parts)})"

@@ -8,59 +8,18 @@ prefix that fails is never extended.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
+from tfsearch.space.block import Block, Tally, code_type, concatenate, start
 from tfsearch.space.code import Env
 from tfsearch.space.compiled import Compiled
+from tfsearch.space.grid import SMALL, grid
 from tfsearch.space.plan import Component, Level
 
 WORK = 1 << 17
 """Elements of the grid that one check runs on: a few such arrays fit a second-level cache."""
-
-
-@dataclass(frozen=True)
-class Block:
-    """Prefixes: positions of the values of the bound parameters, and their share of the index."""
-
-    codes: Mapping[str, Any]
-    index: Any
-
-    def __len__(self) -> int:
-        return len(self.index)
-
-    def slice(self, start: int, stop: int) -> Block:
-        """Rows start … stop-1, without a copy."""
-        codes = {name: column[start:stop] for name, column in self.codes.items()}
-        return Block(codes, self.index[start:stop])
-
-    def take(self, rows: Any) -> Block:
-        """The rows at these positions."""
-        codes = {name: column.take(rows) for name, column in self.codes.items()}
-        return Block(codes, self.index.take(rows))
-
-    def freeze(self) -> Block:
-        """Mark every column read-only, so that what is kept stays what it is."""
-        for column in (self.index, *self.codes.values()):
-            column.flags.writeable = False
-        return self
-
-
-def start() -> Block:
-    """The one prefix that binds nothing."""
-    return Block({}, np.zeros(1, np.int64))
-
-
-def concatenate(blocks: list[Block]) -> Block:
-    """One block of all rows; at least one block, all with the same columns."""
-    if len(blocks) == 1:
-        return blocks[0]
-    codes = {
-        name: np.concatenate([block.codes[name] for block in blocks]) for name in blocks[0].codes
-    }
-    return Block(codes, np.concatenate([block.index for block in blocks]))
 
 
 def rechunk(blocks: Iterable[Block], size: int) -> Iterator[Block]:
@@ -85,27 +44,12 @@ def rechunk(blocks: Iterable[Block], size: int) -> Iterator[Block]:
         yield concatenate(pending)
 
 
-@dataclass
-class Tally:
-    """What one pass over a component found; ``failed`` by constraint, of all its points.
-
-    ``keep`` False says that the caller wants counts only from here on.
-    """
-
-    legal: int = 0
-    failed: dict[int, int] = field(default_factory=dict[int, int])
-    keep: bool = True
-
-
-def code_type(size: int) -> Any:
-    """The smallest unsigned integer type that numbers ``size`` values."""
-    return np.min_scalar_type(max(size - 1, 0))
-
-
 def stream(
     component: Component, compiled: Compiled, strides: Mapping[str, int], tally: Tally
 ) -> Iterator[Block]:
     """Legal rows of a component in lexicographic order of the plan; counts go to ``tally``."""
+    if 1 < component.points <= SMALL:
+        return iter([grid(component, compiled, strides, tally)])
     blocks: Iterator[Block] = iter([start()])
     last = len(component.levels) - 1
     for position, level in enumerate(component.levels):
@@ -135,9 +79,19 @@ def cross(blocks: Iterable[Block], others: Iterable[Block], limit: int) -> Itera
 
 def _pair(left: Block, right: Block) -> Block:
     n, k = len(left), len(right)
+    if k == 1:
+        codes = dict(left.codes)
+        codes.update((name, np.repeat(column, n)) for name, column in right.codes.items())
+        return Block(codes, left.index + right.index)
     codes = {name: np.repeat(column, k) for name, column in left.codes.items()}
-    codes.update((name, np.tile(column, n)) for name, column in right.codes.items())
+    codes.update((name, _tiled(column, n)) for name, column in right.codes.items())
     return Block(codes, np.add.outer(left.index, right.index).ravel())
+
+
+def _tiled(column: Any, times: int) -> Any:
+    out: Any = np.empty((times, len(column)), column.dtype)
+    out[:] = column
+    return out.reshape(-1)
 
 
 class _Taken(dict[str, Any]):

@@ -36,6 +36,12 @@ _DIVISION: dict[type[ast.operator], tuple[Any, Callable[[Range, Range, bool], Ra
     ast.Div: (np.true_divide, ranges.divide),
 }
 
+_BITWISE: dict[type[ast.operator], Any] = {
+    ast.BitAnd: np.bitwise_and,
+    ast.BitOr: np.bitwise_or,
+    ast.BitXor: np.bitwise_xor,
+}
+
 
 class Operators(ABC):
     """Compiles arithmetic operators; operands through :meth:`compile`."""
@@ -87,6 +93,10 @@ class Operators(ABC):
             return self.power(node, left, right)
         if type(node.op) in _DIVISION:
             return self.division(node, left, right, *_DIVISION[type(node.op)])
+        if type(node.op) in _BITWISE:
+            return self.bitwise(node, left, right)
+        if isinstance(node.op, (ast.LShift, ast.RShift)):
+            return self.shift(node, left, right)
         ufunc, reach = _ARITHMETIC[type(node.op)]
         span = reach(left.range, right.range)
         kind, wide, dtype = self.arithmetic(node, span, left, right)
@@ -126,10 +136,64 @@ class Operators(ABC):
 
         return Code(kind, span, wide, left.parameters | right.parameters, run)
 
-    def power(self, node: ast.BinOp, left: Code, right: Code) -> Code:
-        if right.type is Type.FLOAT or right.range.lo < 0 or right.range.hi > grammar.MAX_EXPONENT:
+    def bitwise(self, node: ast.BinOp, left: Code, right: Code) -> Code:
+        """``&``, ``|``, ``^``: of two booleans a boolean, else an integer."""
+        self.integers(node, left, right)
+        ufunc = _BITWISE[type(node.op)]
+        first, second = left.run, right.run
+        boolean = left.type is Type.BOOL and right.type is Type.BOOL
+        span = Range(0, 1) if boolean else ranges.bitwise(left.range, right.range)
+        kind, wide, dtype = self.arithmetic(node, span, left, right)
+
+        def run(env: Env) -> Pair:
+            a, ea = first(env)
+            b, eb = second(env)
+            return ufunc(a, b, dtype=np.bool_ if boolean else dtype), either(ea, eb)
+
+        kind = Type.BOOL if boolean else kind
+        return Code(kind, span, wide, left.parameters | right.parameters, run)
+
+    def shift(self, node: ast.BinOp, left: Code, right: Code) -> Code:
+        self.integers(node, left, right)
+        if right.range.lo < 0 or right.range.hi > grammar.MAX_EXPONENT:
             raise self.error(
                 node.right,
+                f"shifts are by 0 to {grammar.MAX_EXPONENT} bits, "
+                f"not {right.range.lo} to {right.range.hi}",
+                "space.expression-overflow",
+            )
+        scale = Range(1 << int(right.range.lo), 1 << int(right.range.hi))
+        if isinstance(node.op, ast.LShift):
+            ufunc: Any = np.left_shift
+            span = ranges.multiply(left.range, scale)
+        else:
+            ufunc = np.right_shift
+            span = ranges.floor_divide(left.range, scale, True)
+        # NumPy leaves shifts by a type's whole width undefined.
+        kind, wide, dtype = self.arithmetic(node, span, left, right)
+        wide = wide or right.range.hi > 31
+        dtype = np.int64 if wide else dtype
+        first, second = left.run, right.run
+
+        def run(env: Env) -> Pair:
+            a, ea = first(env)
+            b, eb = second(env)
+            # An undefined count holds any number.
+            return ufunc(a, np.clip(b, 0, 63), dtype=dtype), either(ea, eb)
+
+        return Code(kind, span, wide, left.parameters | right.parameters, run)
+
+    def integers(self, node: ast.BinOp, left: Code, right: Code) -> None:
+        if Type.FLOAT in (left.type, right.type):
+            sign = grammar.ARITHMETIC[type(node.op)]
+            raise self.error(
+                node, f"{sign} needs integers, not floats; use int()", "space.expression-type"
+            )
+
+    def power(self, node: ast.expr, left: Code, right: Code) -> Code:
+        if right.type is Type.FLOAT or right.range.lo < 0 or right.range.hi > grammar.MAX_EXPONENT:
+            raise self.error(
+                node,
                 f"exponents are integers from 0 to {grammar.MAX_EXPONENT}, "
                 f"not {right.range.lo} to {right.range.hi}",
                 "space.expression-overflow",
@@ -157,7 +221,15 @@ class Operators(ABC):
                 return np.logical_not(value), error
 
             return Code(Type.BOOL, Range(0, 1), False, operand.parameters, negate)
-        if isinstance(node.op, ast.USub):
+        if isinstance(node.op, ast.Invert):
+            if operand.type is Type.FLOAT:
+                raise self.error(
+                    node, "~ needs an integer, not a float; use int()", "space.expression-type"
+                )
+            # -x - 1, of booleans too, as in Python.
+            ufunc, span = np.invert, ranges.subtract(Range(-1, -1), operand.range)
+            inner = self.widened(operand).run
+        elif isinstance(node.op, ast.USub):
             ufunc, span = np.negative, ranges.subtract(Range(0, 0), operand.range)
         else:
             ufunc, span = np.positive, operand.range
@@ -168,6 +240,18 @@ class Operators(ABC):
             return ufunc(value, dtype=dtype), error
 
         return Code(kind, span, wide, operand.parameters, run)
+
+    def widened(self, code: Code) -> Code:
+        """A boolean as 0 or 1, others as they are."""
+        if code.type is not Type.BOOL:
+            return code
+        inner = code.run
+
+        def run(env: Env) -> Pair:
+            value, error = inner(env)
+            return np.asarray(value, dtype=np.int32), error
+
+        return Code(Type.INT, code.range, False, code.parameters, run)
 
     def negated(self, node: ast.expr, code: Code) -> Code:
         span = ranges.subtract(Range(0, 0), code.range)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import string
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -18,6 +19,7 @@ class Kind(Enum):
     """How a parameter's values relate, which decides its one-step moves."""
 
     ORDINAL = "ordinal"
+    DECIMAL = "decimal"
     CATEGORICAL = "categorical"
     BOOLEAN = "boolean"
 
@@ -25,6 +27,9 @@ class Kind(Enum):
 @dataclass(frozen=True)
 class Parameter:
     """A named choice with an ordered finite domain of one type (all int, all str, or all bool).
+
+    A decimal parameter's values are texts, such as ``"0.25"``: expressions see the numbers, and
+    records the texts, which no rounding can change.
 
     Raises ``RequestError``: ``space.name``, ``space.empty-domain``, ``space.duplicate-value``,
     ``space.domain-type``.
@@ -54,6 +59,9 @@ class Parameter:
                 f"parameter {self.name!r} is {self.kind.value} with values of type {types[0]}; "
                 "boolean parameters, and only they, hold booleans",
             )
+        if self.kind is Kind.DECIMAL:
+            for value in self.values:
+                _decimal(self.name, value)
         seen: set[ParamValue] = set()
         for value in self.values:
             if value in seen:
@@ -69,6 +77,13 @@ class Parameter:
 
     def __len__(self) -> int:
         return len(self.values)
+
+    @property
+    def seen(self) -> tuple[int | float | str | bool, ...]:
+        """The values as expressions see them: those of a decimal parameter as floats."""
+        if self.kind is Kind.DECIMAL:
+            return tuple(float(value) for value in self.values)
+        return self.values
 
     @cached_property
     def _codes(self) -> dict[tuple[type, ParamValue], int]:
@@ -119,9 +134,22 @@ class Parameter:
 
     def neighbours(self, code: int) -> tuple[int, ...]:
         """Positions one move away: adjacent (ordinal), or every other one."""
-        if self.kind is Kind.ORDINAL:
+        if self.kind in (Kind.ORDINAL, Kind.DECIMAL):
             return tuple(c for c in (code - 1, code + 1) if 0 <= c < len(self.values))
         return tuple(c for c in range(len(self.values)) if c != code)
+
+
+def _decimal(name: str, value: ParamValue) -> None:
+    try:
+        finite = isinstance(value, str) and math.isfinite(float(value))
+    except ValueError:
+        finite = False
+    if not finite:
+        raise RequestError(
+            "space.domain-type",
+            f"parameter {name!r} is decimal with the value {value!r}; its values are texts of "
+            'finite numbers, such as "0.25"',
+        )
 
 
 @dataclass(frozen=True)

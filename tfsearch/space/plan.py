@@ -16,6 +16,8 @@ import numpy as np
 from tfsearch.space.compiled import Check, Compiled
 
 _SAMPLES = 1024
+SMALL = 1 << 16
+"""Components of so few points are joined in less time than it takes to sample their checks."""
 
 
 @dataclass(frozen=True)
@@ -100,7 +102,9 @@ def _component(
 
 
 def _order(checks: Sequence[Check], sizes: Mapping[str, int], compiled: Compiled) -> list[str]:
-    rates = [_pass_rate(check, sizes, compiled) for check in checks]
+    names = frozenset[str]().union(*(check.parameters for check in checks))
+    small = math.prod(sizes[name] for name in names) <= SMALL
+    rates = [0.5 if small else _pass_rate(check, sizes, compiled) for check in checks]
     order: list[str] = []
     bound: set[str] = set()
     declared = {name: position for position, name in enumerate(sizes)}

@@ -44,9 +44,10 @@ class Points:
     def column(self, name: str) -> Any:
         """Values of a parameter, definition or constant, one per point.
 
-        int64 for integers and booleans, float64 for floating-point definitions. For a string
-        parameter the positions in its ``values``; string definitions and constants give string
-        arrays (see :meth:`labels`). Where a definition is undefined (division by zero) it is 0.
+        int64 for integers and booleans, float64 for decimals and floating-point definitions. For a
+        string parameter the positions in its ``values``; string definitions and constants give
+        string arrays (see :meth:`labels`). Where a definition is undefined (division by zero) it
+        is 0.
         Raises ``RequestError("space.unknown-name")``.
         """
         return self.recipe.column_from(self.codes, self._env, len(self), name)

@@ -118,3 +118,10 @@ def power(a: Range, b: Range, most: int) -> Range:
         return _hull(x**y for x in bases for y in exponents)
     except OverflowError:
         return UNKNOWN
+
+
+def bitwise(a: Range, b: Range) -> Range:
+    """Range of a & b, a | b and a ^ b, over integers: what their bits can make."""
+    ends = [int(end) for end in (a.lo, a.hi, b.lo, b.hi)]
+    reach = 1 << max((end if end >= 0 else ~end).bit_length() for end in ends)
+    return Range(-reach if min(ends) < 0 else 0, reach - 1)

@@ -16,7 +16,7 @@ from tfsearch.core.records import ParamValue, Refusal
 from tfsearch.space.code import Env, Type, evaluate
 from tfsearch.space.compiled import Compiled, compile_recipe
 from tfsearch.space.grammar import INT_MAX, shorten
-from tfsearch.space.parameters import Constraint, Definition, Parameter
+from tfsearch.space.parameters import Constraint, Definition, Kind, Parameter
 
 
 @dataclass(frozen=True, eq=False)
@@ -188,6 +188,8 @@ class RecipeSpace:
         """See :meth:`tfsearch.space.points.Points.column`; ``env`` is one over ``codes``."""
         if name in self.by_name:
             parameter = self.by_name[name]
+            if parameter.kind is Kind.DECIMAL:
+                return self.compiled.tables[name].take(codes[name])
             if isinstance(parameter.values[0], str):
                 return codes[name].astype(np.int64)
             return self.compiled.tables[name].astype(np.int64).take(codes[name])

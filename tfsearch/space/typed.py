@@ -6,6 +6,8 @@ Types, ranges and integer widths are settled once, at compile time.
 from __future__ import annotations
 
 import ast
+from collections.abc import Sequence
+from functools import reduce
 from typing import Any
 
 import numpy as np
@@ -118,9 +120,12 @@ class _Compiler(Functions):
         return Code(domain.type, span, wide, parameters, domain.inline or read)
 
     def boolean(self, node: ast.BoolOp) -> Code:
+        """``and``, ``or``: the operand that decides, which of booleans is a boolean."""
         codes = [self.number(value) for value in node.values]
-        tests = [truth_of(code) for code in codes]
         conjunction = isinstance(node.op, ast.And)
+        if any(code.type is not Type.BOOL for code in codes):
+            return self.deciding(codes, conjunction)
+        tests = [code.run for code in codes]
         join = np.logical_and if conjunction else np.logical_or
 
         def run(env: Env) -> Pair:
@@ -133,6 +138,24 @@ class _Compiler(Functions):
             return value, error
 
         return Code(Type.BOOL, Range(0, 1), False, union(codes), run)
+
+    def deciding(self, codes: Sequence[Code], conjunction: bool) -> Code:
+        """The first operand that is false (true for ``or``), else the last one."""
+        kind = Type.FLOAT if any(code.type is Type.FLOAT for code in codes) else Type.INT
+        span = reduce(lambda a, b: a.join(b), [code.range for code in codes])
+        runs = [code.run for code in codes]
+        select: Any = np.where
+
+        def run(env: Env) -> Pair:
+            value, error = runs[0](env)
+            for inner in runs[1:]:
+                other, missing = inner(env)
+                reached = np.not_equal(value, 0) if conjunction else np.equal(value, 0)
+                error = either(error, after(missing, reached))
+                value = select(reached, other, value)
+            return value, error
+
+        return Code(kind, span, any(code.wide for code in codes), union(codes), run)
 
     def choice(self, node: ast.IfExp) -> Code:
         test = self.number(node.test)

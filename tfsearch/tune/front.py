@@ -5,12 +5,16 @@ from __future__ import annotations
 import warnings
 from collections.abc import Sequence
 from dataclasses import fields
+from pathlib import Path
 from typing import Any
 
 from tfsearch.core import settings as core_settings
 from tfsearch.core.errors import NotSavedError, RequestError
 from tfsearch.db import Store, open_store
 from tfsearch.ir.hir.named import Op, named_workload
+from tfsearch.ir.workload import Workload
+from tfsearch.plugin.kernel import flags_of
+from tfsearch.space.file import KernelWorkload, kernel_workload
 from tfsearch.tune.observer import Observer
 from tfsearch.tune.report import TuneReport
 from tfsearch.tune.request import TuneRequest
@@ -51,7 +55,9 @@ def tune_op(
 ) -> TuneReport:
     """Tune a built-in op, ``file.py:function``, or a Python function that is traced.
 
-    Options are the op's (``m=512, dtype="bf16"``) and those of :class:`TuneRequest` (``target``,
+    With ``space=FILE`` the op is a user's own kernel, a source file: other options are constants of
+    the space file, and ``reference="file.py:function"`` wins over the file's. Otherwise options
+    are the op's (``m=512, dtype="bf16"``) and those of :class:`TuneRequest` (``target``,
     ``trials``, ``seconds``, ``policy``, ``flags``, …); ``db`` is a SQLAlchemy URL. When
     the result could not be saved, a :class:`NotSavedWarning` is issued. Raises the errors of
     :func:`tfsearch.tune.run.tune`, and :class:`Interrupted` after Ctrl-C.
@@ -60,7 +66,13 @@ def tune_op(
     for name in ("flags", "macros"):
         if name in wanted:
             wanted[name] = _texts(name, wanted[name])
-    request = TuneRequest(named_workload(op, options), **wanted)
+    workload: Workload | KernelWorkload
+    if "space" in options:
+        workload = _kernel(op, options)
+        wanted["flags"] = (*flags_of(workload), *wanted.get("flags", ()))
+    else:
+        workload = named_workload(op, options)
+    request = TuneRequest(workload, **wanted)
     places = core_settings.load(db)
     store, unsaved = open_for_tuning(places.database_url)
     try:
@@ -73,6 +85,14 @@ def tune_op(
     if report.interrupted:
         raise Interrupted(report)
     return report
+
+
+def _kernel(op: Op, options: dict[str, Any]) -> KernelWorkload:
+    space, reference = options.pop("space"), options.pop("reference", None)
+    if not isinstance(op, (str, Path)):
+        raise RequestError("kernel.source", f"a kernel is the name of its source file, not {op!r}")
+    constants = {name: str(value) for name, value in options.items()}
+    return kernel_workload(op, space, constants, reference)
 
 
 def _texts(name: str, value: object) -> tuple[str, ...]:

@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from tfsearch.core.errors import TfsearchError, UnavailableError
 from tfsearch.core.records import MeasurementKey, Refusal, ScheduleRecord, Status
 from tfsearch.db.records import ProofRecord, SourceRecord
 from tfsearch.plugin import identity
+from tfsearch.plugin.kernel import KernelProblem
 from tfsearch.plugin.target import Source
 from tfsearch.prove.verify import verify
 from tfsearch.search.scan import predict_points
@@ -34,12 +37,12 @@ class Failure:
 class Candidate:
     """A point on its way. ``source`` and ``key`` are None exactly when ``failure`` is not.
 
-    ``predicted_us`` is the estimate, in microseconds.
+    ``predicted_us`` is the estimate, in microseconds; None where there is none.
     """
 
     point: Point
     schedule: ScheduleRecord
-    predicted_us: float
+    predicted_us: float | None
     source: Source | None = None
     key: MeasurementKey | None = None
     failure: Failure | None = None
@@ -64,7 +67,7 @@ class Preparer:
         plan = self._plan
         schedule = identity.schedule_of(plan.problem, plan.target.name, point)
         estimate, _ = predict_points(plan, [point])
-        predicted = float(estimate[0])
+        predicted = None if np.isnan(estimate[0]) else float(estimate[0])
         try:
             source, key = self._source(point, schedule)
         except _Refused as refused:
@@ -88,10 +91,13 @@ class Preparer:
         plan = self._plan
         problem = plan.problem
         _require(problem.space.check(point))
-        module = problem.lower(point)
-        _require(verify(module, self._atoms, self._limits))
-        _require(self._proof(point))
-        source = problem.emit(module, point)
+        if isinstance(problem, KernelProblem):
+            source = problem.source(point)  # nothing to prove: see NO_PROOF
+        else:
+            module = problem.lower(point)
+            _require(verify(module, self._atoms, self._limits))
+            _require(self._proof(point))
+            source = problem.emit(module, point)
         request = plan.request
         build = plan.compiler.key(source, request.flags, request.macros)
         self._recorder.source(

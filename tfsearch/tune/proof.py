@@ -22,7 +22,7 @@ from tfsearch.measure.inputs import Pass
 from tfsearch.measure.numerics import Case, check_outputs
 from tfsearch.measure.oracle import HirOracle
 from tfsearch.plugin.identity import generator_digest
-from tfsearch.prove.interpret import interpret
+from tfsearch.prove.interpret import interpret, schedules
 from tfsearch.prove.limits import Limits
 from tfsearch.prove.shape import shape_hash
 from tfsearch.prove.verify import verify
@@ -69,17 +69,19 @@ def prove_reduced(
     oracle = HirOracle(workload.record)
     for seed, which in enumerate(passes):
         case = oracle.case(which, seed)
-        outcome = interpret(module, atoms, _arguments(module, case), seed=seed)
-        if outcome.refusals:
-            return outcome.refusals
-        outputs = {
-            name: np.asarray(outcome.outputs[name]).reshape(expected.ref.shape)
-            for name, expected in case.expected.items()
-        }
-        finding = check_outputs(outputs, case)
-        if finding.message:
-            place = f"reduced form, pass {which.value}"
-            return (Refusal("proof.wrong-result", place, finding.message),)
+        arguments = _arguments(module, case)
+        for schedule in schedules(module, atoms):
+            outcome = interpret(module, atoms, arguments, seed=seed + schedule)
+            if outcome.refusals:
+                return outcome.refusals
+            outputs = {
+                name: np.asarray(outcome.outputs[name]).reshape(expected.ref.shape)
+                for name, expected in case.expected.items()
+            }
+            finding = check_outputs(outputs, case)
+            if finding.message:
+                place = f"reduced form, pass {which.value}"
+                return (Refusal("proof.wrong-result", place, finding.message),)
     return ()
 
 

@@ -136,6 +136,7 @@ class TuneReport:
     lost: UnavailableError | None = None
     final: Comparison | None = None
     noise: Noise | None = None
+    proof: str = ""
 
     @property
     def exit_code(self) -> int:
@@ -165,6 +166,7 @@ class TuneReport:
             "elapsed_s": self.elapsed_s,
             "interrupted": self.interrupted,
             "noise": None if self.noise is None else self.noise.to_json(),
+            **({"proof": self.proof} if self.proof else {}),
         }
 
 

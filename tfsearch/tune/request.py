@@ -11,13 +11,15 @@ from tfsearch.core.errors import RequestError
 from tfsearch.core.records import ParamValue, WorkloadRecord
 from tfsearch.cost.model import Prediction
 from tfsearch.db.records import BestQuery, SessionFields
-from tfsearch.ir.workload import Workload, check_memory
+from tfsearch.ir.workload import Workload
 from tfsearch.measure.job import Limits
 from tfsearch.measure.job import protocol as protocol_named
 from tfsearch.plugin import identity, registry
+from tfsearch.plugin.kernel import bound_problem
 from tfsearch.plugin.target import Compiler, Device, Problem, Target
 from tfsearch.search import parse_policy
 from tfsearch.space import Points, Space
+from tfsearch.space.file import KernelWorkload
 
 DEFAULT_TRIALS = 32
 PROOFS = ("shape", "full")
@@ -28,7 +30,8 @@ RECIPE = "recipe"
 class TuneRequest:
     """A request to tune one workload.
 
-    ``trials`` and ``seconds`` bound the session; with neither, 32 trials. ``fix`` holds
+    ``trials`` and ``seconds`` bound the session; with neither, 32 trials. ``policy`` None: ranked
+    by the model, or random where nothing is predicted (a user's own kernel). ``fix`` holds
     parameters at a value (texts are parsed by the parameter's domain), and may name the
     ``recipe``. ``prove`` is ``shape`` (each distinct recipe shape is interpreted once) or
     ``full`` (every candidate's own reduced form). ``converge``: the session ends when the bound
@@ -37,12 +40,12 @@ class TuneRequest:
     time the target's baseline too. ``limits``: what measuring one candidate may use.
     """
 
-    workload: Workload
+    workload: Workload | KernelWorkload
     target: str | None = None
     device: str | None = None
     trials: int | None = None
     seconds: float | None = None
-    policy: str = "ranked"
+    policy: str | None = None
     workers: int | None = None
     flags: tuple[str, ...] = ()
     macros: tuple[str, ...] = ()
@@ -76,7 +79,13 @@ class TuneRequest:
         if not 0 <= self.seed < 2**63:
             raise RequestError("tune.seed", f"seed {self.seed} must be from 0 to 2**63-1")
         protocol_named(self.protocol)
-        parse_policy(self.policy)
+        parse_policy(self.policy_name)
+
+    @property
+    def policy_name(self) -> str:
+        """The policy with its options as text."""
+        default = "portfolio" if isinstance(self.workload, KernelWorkload) else "ranked"
+        return self.policy or default
 
     @property
     def trials_limit(self) -> int | None:
@@ -139,7 +148,7 @@ class Plan:
             device=self.device.record.key,
             toolchain=self.compiler.record.digest,
             flags=(*request.flags, *(f"-D{macro}" for macro in request.macros)),
-            policy=f"{request.policy} {request.protocol}",
+            policy=f"{request.policy_name} {request.protocol}",
             seed=request.seed,
             space=keys.digest("session-space", shape),
         )
@@ -155,10 +164,10 @@ def resolve(request: TuneRequest) -> Plan:
     device = registry.device(target, request.device)
     workload, record = request.workload, device.record
     if record.memory_bytes:
-        check_memory(workload.op, workload.program, record.memory_bytes, record.name)
+        workload.check_memory(record.memory_bytes, record.name)
     compiler = target.compiler(request.toolchain)
     compiler.check_flags(request.flags, request.macros)
-    problem = target.problem(request.workload, device)
+    problem = bound_problem(target, request.workload, device)
     space = fixed_space(problem.space, request.fix)
     return Plan(request, target, device, compiler, problem, space)
 

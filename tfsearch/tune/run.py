@@ -18,6 +18,7 @@ from tfsearch.db.records import SessionRecord, SessionStatus, StoredTrial
 from tfsearch.measure.worker import Measurer
 from tfsearch.plugin import identity
 from tfsearch.plugin.jobs import bound_us
+from tfsearch.plugin.kernel import NO_PROOF, KernelProblem
 from tfsearch.search import make_policy, scan
 from tfsearch.search.scan import Scan
 from tfsearch.space import Point
@@ -148,7 +149,7 @@ class _Tuning:
         plan, request = self.plan, self.plan.request
         best_us = None if incumbent is None else incumbent.median_us
         policy = make_policy(
-            request.policy,
+            request.policy_name,
             plan,
             seed=request.seed,
             incumbent_us=best_us,
@@ -200,6 +201,7 @@ class _Tuning:
             lost=loop.lost,
             final=None if outcome is None else outcome.comparison,
             noise=_noise(loop, best, outcome),
+            proof=NO_PROOF if isinstance(plan.problem, KernelProblem) else "",
         )
 
     def _decide(
@@ -386,7 +388,7 @@ class _Tuning:
             max_error = verification.max_error
         point = Point(trial.schedule.recipe, dict(trial.schedule.params))
         lowest = bound_us(self.plan.problem, point, self.plan.request.protocol)
-        rates = rates_of(self.plan.request.workload.program, median_us, lowest)
+        rates = rates_of(self.plan.request.workload.flops, median_us, lowest)
         return Best(
             schedule=trial.schedule,
             median_us=median_us,

@@ -164,10 +164,11 @@ def _user_code(code: str, what: str) -> Generator[None]:
     except RequestError:
         raise
     except (Exception, SystemExit) as error:
-        raise RequestError(code, f"{what}: {_brief(error)}") from error
+        raise RequestError(code, f"{what}: {brief_error(error)}") from error
 
 
-def _brief(error: BaseException) -> str:
+def brief_error(error: BaseException) -> str:
+    """An error of a user's code in one line, with the place in the user's file."""
     text = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
     if isinstance(error, SyntaxError):
         return text

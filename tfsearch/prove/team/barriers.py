@@ -80,6 +80,7 @@ class Meeting:
     came: int = 0
     generation: int = 0
     news: Knowledge | None = None
+    here: set[int] = field(default_factory=set[int])
     over: dict[int, Knowledge] = field(default_factory=dict[int, Knowledge])
 
     def arrive(self, who: Collective, warps: int) -> int:
@@ -90,6 +91,12 @@ class Meeting:
                 f"{self.name} is for {self.warps} warps to those that wait at it, for {warps} to "
                 f"the {who.width} that come now",
             )
+        if who.component in self.here:
+            raise BarrierError(
+                "tir.barrier-overflow",
+                f"the same {who.width} warps come to {self.name} twice before it is over",
+            )
+        self.here.add(who.component)
         self.warps = warps
         self.came += who.width
         if self.came > warps:
@@ -107,6 +114,7 @@ class Meeting:
             self.over[mine] = self.news
             self.generation += 1
             self.came, self.news = 0, None
+            self.here.clear()
         return mine
 
     def __str__(self) -> str:

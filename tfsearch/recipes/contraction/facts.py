@@ -34,6 +34,11 @@ TILE_OVERHEAD = 12.0
 """Cycles to enter and leave the loop over k of one register tile (loop exit mispredicted)."""
 USABLE = 0.75
 """Part of a cache that a block can count on beside what streams through it; an estimate."""
+USABLE_TILES = 0.85
+"""The same for tile units, whose packed factors lie in large pages (measured)."""
+KEPT, LOST = 0.6, 1.6
+"""A held panel is always found again in the first-level cache when it takes at most the first part
+of it, never when it takes the second, and in proportion between (fitted)."""
 L1_WAYS_BYTES = 4096
 """Bytes of one way of the first-level cache: addresses that far apart share a set."""
 TLB_ENTRIES = 64
@@ -42,9 +47,20 @@ STREAMS = 32
 """Rows that hardware prefetchers follow at once (Intel optimisation manual: one a page, 32)."""
 SCATTERED = 1.5
 """How much longer rows take that are read in pieces too scattered to be prefetched (measured)."""
-EXPOSED = 16.0
-"""Cycles a line from beyond the outer cache costs tile loads when nobody asked for it (measured:
-19 on Emerald Rapids, of which prefetching the next panel leaves little)."""
+WAIT_FIRST = (0.5, 3.0)
+"""Cycles a line of the first factor from beyond the outer cache costs tile loads: more where
+nobody asked for it ahead, and anyway. These and the next four: fitted to 690 kernels of 768³,
+1024³ and 1536³ on Emerald Rapids."""
+WAIT_SECOND = 6.0
+"""Cycles a line of the second factor, packed ahead, costs tile loads from beyond that cache."""
+WAIT_SUMS = (2.0, 6.0)
+"""Cycles a line of unfinished sums costs where it and the second factor's block share the outer
+cache easily, and elsewhere."""
+EASILY = 0.4
+"""Part of the outer cache that leaves room for what passes by."""
+WAIT_OUTPUT = (50.0, 35.0)
+"""Cycles a line of output beyond the outer cache costs: stores through the caches, and past them.
+"""
 TLB_MISS = 4.0
 """Cycles that one access to a page beyond the first-level TLB adds, partly hidden."""
 
@@ -52,6 +68,11 @@ TLB_MISS = 4.0
 def _ceil(a: Any, b: Any) -> Any:
     """The quotient rounded up; exact below 2**52, and faster than division of integers."""
     return np.ceil(np.true_divide(a, b))
+
+
+def _lost(part: Column) -> Column:
+    """Share of a panel's loads that miss, of the part of the cache that it takes."""
+    return np.clip((part - KEPT) / (LOST - KEPT), 0.0, 1.0)
 
 
 @dataclass(frozen=True)
@@ -186,7 +207,8 @@ class _Batch:
 
     def _traffic(self, moves: list[tuple[Any, Any]]) -> dict[str, Column]:
         """Bytes per level of (bytes moved, size of the working set they come from)."""
-        usable = [USABLE * size for size in self.owner.kit.caches]
+        part = USABLE if self.owner.unit.is_vector else USABLE_TILES
+        usable = [part * size for size in self.owner.kit.caches]
         traffic = Traffic(usable, len(self.points))
         for moved, size in moves:
             traffic.add(traffic.level(size), moved)
@@ -302,7 +324,8 @@ class _Batch:
             staged, picked = self._row_of_tile()
             after = np.where(self.beside, 1.0 / self.points.column("n_held"), 1.0)
             overhead = overhead + tiles * unit.atom.cost.latency + sums * (staged + picked)
-            overhead = overhead - sums * (picked + store) * (1.0 - after) + self._exposed()
+            overhead = overhead - sums * (picked + store) * (1.0 - after)
+            busy = busy + self._waits()
         return Phase("main", {"issue": busy}, self._main_traffic(), overhead)
 
     def _hints(self, columns: Column) -> Column:
@@ -314,13 +337,36 @@ class _Batch:
         lines = _ceil(columns * lanes, max(lanes, LINE_BYTES // c.b.dtype.bytes))
         return np.where(self.prefetch > 0, lines * hint, 0.0)
 
-    def _exposed(self) -> Column:
-        """Cycles of waiting for a first factor that nothing asked for ahead of its first use."""
-        c, caches = self.owner.contraction, self.owner.kit.caches
-        lines = self._share("a") * c.m * self.k * c.a.dtype.bytes / LINE_BYTES
-        lines = lines * np.where(self.nkm, self.n_blocks, 1)
-        far = self.working_set > USABLE * caches[max(len(caches) - 2, 0)]
-        return np.where(far & (self.prefetch == 0), EXPOSED * lines, 0.0)
+    def _waits(self) -> Column:
+        """Cycles in which a tile unit waits for memory beyond the outer cache.
+
+        Tile loads and stores come too fast for anything to be fetched in time.
+        """
+        c, unit, caches = self.owner.contraction, self.owner.unit, self.owner.kit.caches
+        outer_cache = caches[max(len(caches) - 2, 0)]
+        if self.working_set <= USABLE * outer_cache:
+            return np.zeros(self.rows.shape)
+        kept = USABLE_TILES * outer_cache
+        passes = np.where(self.nkm, self.n_blocks, 1)
+        again = np.where(self.inner_nm, self.n.tiles, self.n_blocks)
+        passes = np.where(self.a_block > kept, again, passes)
+        first = self._share("a") * c.m * self.k * c.a.dtype.bytes * passes
+        each = np.where(self.prefetch == 0, WAIT_FIRST[0], 0.0)
+        each = each + np.where(self.pack_a == "none", WAIT_FIRST[1], 0.0)
+        passes = np.where(self.nkm | (self.b_bytes <= kept), 1, self.m_blocks)
+        again = np.where(self.inner_nm, self.m_blocks, self.m.tiles)
+        passes = np.where(self.b_block > kept, again, passes)
+        second = self._share("b") * c.n * self.k * unit.b.bytes * passes
+        second = np.where((self.pack_b == "ahead") | (self.b_block > kept), second, 0.0)
+        tile = unit.tile[0] * unit.tile[1] * unit.acc.bytes
+        sums = self.m.total * self.n.total * tile * self.outer
+        crowded = sums / self._rounds() + self.b_block > EASILY * outer_cache
+        unfinished = 2.0 * sums * (self.depth_blocks - 1)
+        output = self.out_bytes / np.maximum(self.units, 1)
+        waits = first * each + second * WAIT_SECOND
+        waits = waits + unfinished * np.where(crowded, WAIT_SUMS[1], WAIT_SUMS[0])
+        waits = waits + output * np.where(self.stream != 0, WAIT_OUTPUT[1], WAIT_OUTPUT[0])
+        return waits / LINE_BYTES
 
     def _row_of_tile(self) -> tuple[float, float]:
         """Cycles of one row of an accumulator: into memory, and from there into a register."""
@@ -408,11 +454,12 @@ class _Batch:
         beside = panel_a + panel_b
         whole = (self.pack_a != "none") | self.owner.whole_lines_a
         spread = np.where(self.pack_a == "none", self._sets_used(), 1.0)
-        crowded_a = np.where(alone, panel_a, beside) > USABLE * spread * self.owner.kit.caches[0]
-        crowded_b = np.where(alone & whole, panel_b, beside) > USABLE * self.owner.kit.caches[0]
+        inner = self.owner.kit.caches[0]
+        lost_a = _lost(np.where(alone, panel_a, beside) / (spread * inner))
+        lost_b = _lost(np.where(alone & whole, panel_b, beside) / inner)
         return (
-            np.where(held_a & crowded_a, self.n.tiles - self.n_blocks, 0),
-            np.where(~held_a & crowded_b, self.m.tiles - self.m_blocks, 0),
+            np.where(held_a, self.n.tiles - self.n_blocks, 0) * lost_a,
+            np.where(~held_a, self.m.tiles - self.m_blocks, 0) * lost_b,
         )
 
     def _sets_used(self) -> Column:

@@ -11,6 +11,7 @@ from tfsearch.atoms.contract import Computation, Kind
 from tfsearch.recipes.contraction.match import Contraction, K, M, N, Side
 from tfsearch.recipes.contraction.unit import MatrixUnit, order_of, vector_lanes
 from tfsearch.recipes.domain import flat_size
+from tfsearch.recipes.fragments import compute_dtype
 from tfsearch.recipes.recipe import Kit
 from tfsearch.space import Constraint, Definition, Parameter, RecipeSpace
 from tfsearch.space import Kind as Order
@@ -50,6 +51,9 @@ def space_of(contraction: Contraction, unit: MatrixUnit, kit: Kit, constant_b: b
         "out_bytes": _output_bytes(contraction),
         "cache": kit.caches[-1],
         "outer_cache": kit.caches[max(len(kit.caches) - 2, 0)],
+        "line": kit.line,
+        "least_out": min(t.dtype.bytes for t in contraction.program.output_types),
+        "sums_apart": int(_sums_apart(contraction)),
         "code_limit": CODE_LIMIT,
         "shallow": SHALLOW,
     }
@@ -65,6 +69,12 @@ def space_of(contraction: Contraction, unit: MatrixUnit, kit: Kit, constant_b: b
 
 def _output_bytes(contraction: Contraction) -> int:
     return sum(t.bytes for t in contraction.program.output_types)
+
+
+def _sums_apart(contraction: Contraction) -> bool:
+    """True when no output can hold unfinished sums, so that each output is written once."""
+    kept = compute_dtype(contraction.acc)
+    return all(t.dtype is not kept for t in contraction.program.output_types)
 
 
 def _all_bytes(contraction: Contraction, side: Side) -> int:
@@ -217,6 +227,11 @@ def _registers(unit: MatrixUnit) -> Constraint:
 
 CONSTRAINTS = (
     Constraint(
+        "contraction.stream-lines",
+        "not stream or tile_n * least_out % line == 0",
+        "non-temporal stores of {tile_n} elements of {least_out} B leave lines of {line} B open",
+    ),
+    Constraint(
         "contraction.code-size",
         "rows * columns * unroll <= code_limit",
         "{rows} x {columns} x {unroll} multiply-accumulates exceed {code_limit} a loop body",
@@ -287,15 +302,15 @@ CONSTRAINTS = (
         "pack_b != 'block' or b_block_bytes <= cache",
         "a packed block of {b_block_bytes} B exceeds the last-level cache of {cache} B",
     ),
+)
+"""What every unit's space demands beside its registers."""
+
+VECTOR_CONSTRAINTS = (
     Constraint(
         "contraction.stream",
         "not stream or (out_bytes > outer_cache and kc >= k)",
         "non-temporal stores of {out_bytes} B that fit {outer_cache} B, or that are read again",
     ),
-)
-"""What every unit's space demands beside its registers."""
-
-VECTOR_CONSTRAINTS = (
     Constraint(
         "contraction.prefetch",
         "prefetch == 0 or (pack_b == 'none' and b_all_bytes > outer_cache and depth > shallow)",
@@ -304,6 +319,13 @@ VECTOR_CONSTRAINTS = (
     ),
 )
 TILE_CONSTRAINTS = (
+    Constraint(
+        "contraction.stream",
+        "not stream or (a_all_bytes + b_all_bytes + out_bytes > outer_cache"
+        " and (kc >= k or sums_apart == 1))",
+        "non-temporal stores of {out_bytes} B where factors of {a_all_bytes} and {b_all_bytes} B "
+        "and the output fit {outer_cache} B, or that are read again",
+    ),
     Constraint(
         "contraction.prefetch",
         "prefetch == 0 or (held_a and a_all_bytes + b_all_bytes > outer_cache)",

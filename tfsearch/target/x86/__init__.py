@@ -23,7 +23,9 @@ from tfsearch.target.x86.device import (
 if TYPE_CHECKING:
     from tfsearch.atoms.table import AtomTable
     from tfsearch.ir.workload import Workload
+    from tfsearch.plugin.kernel import KernelProblem
     from tfsearch.prove.limits import Limits
+    from tfsearch.space.file import KernelWorkload
     from tfsearch.toolchain import DoctorRow
 
 GENERATOR = (
@@ -88,6 +90,13 @@ class X86Target:
 
         cpu = _processor_of(device.record)
         return X86Problem(workload, cpu, self.atoms(device))
+
+    def kernel_problem(self, workload: KernelWorkload, device: Device) -> KernelProblem:
+        """Bind a user's C kernel; ``RequestError`` for another language."""
+        from tfsearch.target.x86.kernel import X86Kernel
+
+        del device
+        return X86Kernel(workload)
 
     def atoms(self, device: Device) -> AtomTable:
         """Atoms with the features of a device."""

@@ -90,7 +90,9 @@ class X86Compiler:
         return CompileOutcome(result.status, result.seconds, log)
 
     def _flags(self, source: Source, flags: Sequence[str]) -> tuple[str, ...]:
-        return (*self._include, *source.flags, *flags)
+        # A user's own text finds its headers beside it, and none of ours.
+        include = ("-iquote", source.folder) if source.folder else self._include
+        return (*include, *source.flags, *flags)
 
 
 def feature_flags(features: Sequence[str]) -> tuple[str, ...]:
