@@ -35,9 +35,9 @@ def test_ranked_proposes_the_best_estimate_first() -> None:
 
 
 def test_equally_good_points_come_in_a_varied_order() -> None:
-    """The first 16 of a flat model are not 16 near-copies."""
+    """Where it is not their turn to be near, the first 16 of a flat model are no near-copies."""
     problem = FakeProblem(_big(), lambda points: np.full(len(points), 10.0))
-    first = make_policy("ranked:explore=0", problem).ask(16)
+    first = make_policy("ranked:explore=0,exploit=0", problem).ask(16)
     least = min(_apart(a, b) for a, b in itertools.combinations(first, 2))
     assert least >= 2
 
@@ -148,3 +148,11 @@ def test_a_wrong_option_is_refused_with_what_is_allowed(text: str) -> None:
     with pytest.raises(RequestError, match=r"option") as caught:
         make_policy(text, FakeProblem(two_recipes(), by_product))
     assert caught.value.code == "policy.option"
+
+
+def test_auto_takes_the_model_where_it_tells_points_apart() -> None:
+    space = two_recipes()
+    assert make_policy("auto", FakeProblem(space, by_product)).name == "ranked"
+    for says_nothing in (np.nan, 7.0, np.inf, 0.0):
+        silent = FakeProblem(space, lambda points, v=says_nothing: np.full(len(points), v))
+        assert make_policy("auto", silent).name == "portfolio"
