@@ -111,24 +111,17 @@ def _param(kernel: Kernel, index: int, param: Param) -> Iterator[_Made]:
             f"Param.buffer.{label}",
             lambda v=value: _renew(put(replace(param, buffer=v)), param.buffer, v),
         )
-    for at, box in enumerate(param.boxes):
-        boxes = param.boxes
-        yield (
-            "Param.boxes drop",
-            lambda at=at: put(replace(param, boxes=(*boxes[:at], *boxes[at + 1 :]))),
-        )
+    boxes = param.boxes
+    for at, box in enumerate(boxes):
+        rest = (*boxes[:at], *boxes[at + 1 :])
+        yield "Param.boxes drop", lambda r=rest: put(replace(param, boxes=r))
         for label, value in _fields(box, None):
-            yield (
-                f"Box.{label}",
-                lambda at=at, v=value: put(
-                    replace(param, boxes=(*boxes[:at], v, *boxes[at + 1 :]))
-                ),
-            )
+            changed = (*boxes[:at], value, *boxes[at + 1 :])
+            yield f"Box.{label}", lambda c=changed: put(replace(param, boxes=c))
 
 
 def _declarations(buffer: Buffer) -> Iterator[tuple[str, Buffer]]:
-    for label, value in _fields(buffer, None):
-        yield label, value
+    yield from _fields(buffer, None)
 
 
 def _renew(kernel: Kernel, old: Buffer, new: Buffer) -> Kernel:
@@ -217,7 +210,7 @@ def _fields(node: Any, context: Context | None) -> Iterator[tuple[str, Any]]:
     """The node with one field changed, for every field and every other value."""
     for field in fields(node):
         if field.name in NAMES or field.name in ("body", "then", "orelse"):
-            if field.name == "orelse" and node.orelse:
+            if field.name == "orelse" and isinstance(node, If) and node.orelse:
                 yield "orelse drop", replace(node, orelse=())
                 yield "then swap", replace(node, then=node.orelse, orelse=node.then)
             continue

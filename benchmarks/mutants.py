@@ -2,10 +2,10 @@
 
 Mutants come from the grammar of TIR (``_mutate.py``): every statement kind and every field; drop,
 duplicate, swap, off by one, another legal value. They are made of the reduced forms of candidates
-of every recipe and pipeline of x86, and of the concurrent kernels of the tests (rings with barriers
-and asynchronous copies, commit groups, reductions across warps, clusters, atomics).
+of every recipe and pipeline of every target, and of the concurrent kernels of the tests (rings with
+barriers and asynchronous copies, commit groups, reductions across warps, clusters, atomics).
 
-A mutant is *refused* by the verifier, or *caught* by one run of the interpreter (as in a session), or
+A mutant is *refused* by the verifier, or *caught* by the interpreter as a session runs it, or
 *equivalent*: its emitted source is that of the original, or it runs free of findings with equal
 results under several schedules and inputs. Every other one is *missed*, and is listed.
 
@@ -34,23 +34,49 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from tests.prove.loom import LIMITS, TABLE
 from tests.prove.test_team import CASES
-
 from tfsearch.atoms.table import AtomTable
-from tfsearch.core.errors import TfsearchError
+from tfsearch.core.errors import RequestError, TfsearchError, UnavailableError
 from tfsearch.core.records import Refusal
+from tfsearch.ir.dtypes import DType
+from tfsearch.ir.hir import lang
 from tfsearch.ir.hir.builtins import build_workload
+from tfsearch.ir.hir.trace import Tensor, trace
+from tfsearch.ir.hir.types import TensorType
 from tfsearch.ir.tir.nodes import Io, Module
 from tfsearch.ir.tir.text import print_module
+from tfsearch.ir.workload import Workload
+from tfsearch.plugin import registry
+from tfsearch.plugin.target import Problem, Target
 from tfsearch.prove.interpret import interpret, schedules
 from tfsearch.prove.limits import Limits
 from tfsearch.prove.verify import verify
-from tfsearch.target.x86 import target
 from tfsearch.tune.proof import FULL, prove_reduced, shape_of
 
 MARK = 0.99
 SEEDS = range(10, 20)
 """Schedules of a thorough run; others than those of a session."""
-PROGRAMS: tuple[tuple[str, Mapping[str, Any]], ...] = (
+
+
+def quantised(x: Tensor) -> dict[str, Tensor]:
+    """Rows scaled by their largest absolute value, as i8."""
+    scale = lang.abs(x).max(axis=1, keepdims=True) / 127.0
+    return {"q": lang.round(x / scale).cast("i8"), "scale": scale}
+
+
+def shifted(x: Tensor, bias: Tensor) -> dict[str, Tensor]:
+    """Elementwise work on all elements."""
+    return {"y": lang.gelu(x + bias)}
+
+
+TRACED: Mapping[str, tuple[Callable[..., Any], Mapping[str, TensorType]]] = {
+    "quantised": (quantised, {"x": TensorType(DType.F32, (9, 75))}),
+    "shifted": (
+        shifted,
+        {"x": TensorType(DType.F32, (9, 75)), "bias": TensorType(DType.F32, (9, 75), (80, 1))},
+    ),
+}
+Program = tuple[str, Mapping[str, Any]]
+PROGRAMS: tuple[Program, ...] = (
     ("gemm", {"m": 37, "n": 45, "k": 83, "dtype": "f32"}),
     ("gemm", {"m": 37, "n": 45, "k": 83, "dtype": "f32", "epilogue": "bias+gelu"}),
     ("gemm", {"m": 21, "n": 19, "k": 45, "dtype": "f64", "trans_a": "true"}),
@@ -61,7 +87,17 @@ PROGRAMS: tuple[tuple[str, Mapping[str, Any]], ...] = (
     ("softmax", {"rows": 9, "cols": 75, "dtype": "f32"}),
     ("rms_norm", {"rows": 9, "cols": 75, "dtype": "f32"}),
     ("layer_norm", {"rows": 9, "cols": 75, "dtype": "bf16"}),
+    ("quantised", {}),
+    ("shifted", {}),
 )
+
+
+def workload_of(op: str, options: Mapping[str, Any]) -> Workload:
+    """A built-in workload, or one of those traced here."""
+    if op not in TRACED:
+        return build_workload(op, options)
+    body, inputs = TRACED[op]
+    return Workload(trace(body, inputs, op), op)
 
 
 @dataclass(frozen=True)
@@ -96,27 +132,47 @@ def teams() -> Iterator[Subject]:
                 if outcome.refusals:
                     return outcome.refusals
                 for key, value in expected.items():
-                    if not np.array_equal(outcome.outputs.get(key), value):
+                    if key not in outcome.outputs or (outcome.outputs[key] != value).any():
                         return (Refusal("proof.wrong-result", key, "differs from the reference"),)
             return ()
 
         yield Subject(f"team {name}", module, TABLE, LIMITS, run, lambda _: "")
 
 
-def recipes(count: int, seed: int) -> Iterator[Subject]:
-    """Reduced forms of ``count`` candidates of every pipeline of every program on x86."""
-    device = target.nominal()
-    atoms, limits = target.atoms(device), target.limits(device)
+def problems(programs: Sequence[Program]) -> Iterator[tuple[str, Target, Problem]]:
+    """(name, target, problem) of every program on the nominal device of every target."""
+    for name in registry.names():
+        if name == "null":
+            continue  # It has no recipes.
+        try:
+            target = registry.get(name)
+        except UnavailableError:
+            continue  # Its own packages are not installed.
+        for op, options in programs:
+            try:
+                problem = target.problem(workload_of(op, options), target.nominal())
+            except RequestError:
+                continue  # No recipe of the target takes the program.
+            yield f"{name} {op}", target, problem
+
+
+def recipes(count: int, seed: int, programs: Sequence[Program]) -> Iterator[Subject]:
+    """Reduced forms of ``count`` candidates of every pipeline of every program and target."""
     rng = np.random.default_rng(seed)
-    for op, options in PROGRAMS:
-        problem = target.problem(build_workload(op, options), device)
+    for name, target, problem in problems(programs):
+        device = target.nominal()
+        atoms, limits = target.atoms(device), target.limits(device)
         for space in problem.space.recipes:
             for point in problem.space.only(space.name).sample(count, rng):
                 workload, module = problem.reduced(point)
 
-                def run(mutant: Module, thorough: bool, w: Any = workload) -> Sequence[Refusal]:
-                    passes = FULL if thorough else FULL[:1]
-                    return prove_reduced(w, mutant, atoms, limits, passes)
+                def run(
+                    mutant: Module,
+                    thorough: bool,
+                    w: Any = workload,
+                    held: tuple[AtomTable, Limits] = (atoms, limits),
+                ) -> Sequence[Refusal]:
+                    return prove_reduced(w, mutant, *held, FULL if thorough else FULL[:1])
 
                 def source(mutant: Module, p: Any = problem, at: Any = point) -> str:
                     try:
@@ -124,7 +180,7 @@ def recipes(count: int, seed: int) -> Iterator[Subject]:
                     except (TfsearchError, KeyError, ValueError):
                         return ""
 
-                yield Subject(f"{op} {space.name}", module, atoms, limits, run, source)
+                yield Subject(f"{name} {space.name}", module, atoms, limits, run, source)
 
 
 def judge(subject: Subject, mutant: Module) -> tuple[str, str]:
@@ -222,29 +278,32 @@ def _table(counts: Counter[tuple[str, str]]) -> dict[str, dict[str, int]]:
     return out
 
 
-def alarms(total: int, seed: int) -> tuple[int, int]:
+def alarms(total: int, seed: int, programs: Sequence[Program], most: int) -> tuple[int, int]:
     """(candidates, refused): legal candidates sampled over all recipes, verified at their sizes
-    and, each shape once, run at reduced ones; and the concurrent kernels.
+    and, each shape once (``most`` shapes), run at reduced ones; and the concurrent kernels.
     """
-    device = target.nominal()
-    atoms, limits = target.atoms(device), target.limits(device)
     rng = np.random.default_rng(seed)
     seen, refused = 0, 0
     shapes: set[str] = set()
-    problems = [target.problem(build_workload(op, options), device) for op, options in PROGRAMS]
-    spaces = [(problem, space.name) for problem in problems for space in problem.space.recipes]
+    spaces = [
+        (target, problem, space.name)
+        for _, target, problem in problems(programs)
+        for space in problem.space.recipes
+    ]
     used = 0.0
-    for problem, name in spaces:
+    for target, problem, name in spaces:
+        device = target.nominal()
+        atoms, limits = target.atoms(device), target.limits(device)
         for point in problem.space.only(name).sample(-(-total // len(spaces)), rng):
             module = problem.lower(point)
             began = time.process_time()
             found: Sequence[Refusal] = verify(module, atoms, limits)
             used += time.process_time() - began
-            workload, small = problem.reduced(point)
-            shape = shape_of(workload, small)
-            if not found and shape not in shapes:
+            if not found and len(shapes) < most:
+                workload, small = problem.reduced(point)
+                shape = shape_of(workload, small)
+                found = () if shape in shapes else prove_reduced(workload, small, atoms, limits)
                 shapes.add(shape)
-                found = prove_reduced(workload, small, atoms, limits)
             seen += 1
             if found:
                 refused += 1
@@ -263,13 +322,15 @@ def main() -> int:
     made = parser(__doc__)
     made.add_argument("--mutants", type=int, default=3000, help="mutants to judge")
     made.add_argument("--alarms", type=int, default=0, help="legal candidates to verify")
+    made.add_argument("--shapes", type=int, default=1 << 30, help="most shapes to interpret")
     made.add_argument("--seed", type=int, default=0)
     made.add_argument("--list", action="store_true", help="list equivalent mutants too")
     made.add_argument("--only", default="", help="subjects whose name begins so")
     args = made.parse_args()
     begin("mutants", args)
     total = 40 if args.quick else args.mutants
-    subjects = [*teams(), *recipes(1, args.seed)]
+    programs = (PROGRAMS[0], PROGRAMS[-1]) if args.quick else PROGRAMS
+    subjects = [*teams(), *recipes(1, args.seed, programs)]
     subjects = [subject for subject in subjects if subject.name.startswith(args.only)]
     verdicts = campaign(subjects[:: max(len(subjects) // 4, 1)] if args.quick else subjects,
                         total, args.seed, listed=args.list)  # fmt: skip
@@ -279,11 +340,10 @@ def main() -> int:
         "found": good >= MARK * judged,
         "enough": judged >= 2000 or args.quick,
     }
-    seen, refused = (
-        alarms(20 if args.quick else args.alarms, args.seed)
-        if (args.quick or args.alarms)
-        else (0, 0)
-    )
+    seen, refused = 0, 0
+    if args.quick or args.alarms:
+        candidates = 20 if args.quick else args.alarms
+        seen, refused = alarms(candidates, args.seed, programs, args.shapes)
     marks["no_alarm"] = (not refused) if seen else None
     share = good / max(judged, 1)
     return end(args, marks, **verdicts, judged=judged, share=share, candidates=seen)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from tfsearch.atoms.contract import (
@@ -9,8 +11,11 @@ from tfsearch.atoms.contract import (
     Atom,
     AtomCost,
     Computation,
+    Effects,
     Kind,
     OperandSpec,
+    Part,
+    Sync,
 )
 from tfsearch.atoms.table import AtomTable
 from tfsearch.core.errors import InternalError
@@ -82,3 +87,36 @@ def test_a_table_is_a_mapping_in_declared_order() -> None:
     assert len(table) == 2
     assert table["a"].features == WIDE
     assert "c" not in table
+
+
+def test_an_opaque_call_updates_everything_it_is_handed():
+    spec = OperandSpec("x", Access.READ, None, (8,), frozenset({MemorySpace.GLOBAL}))
+    number = OperandSpec("n", Access.READ, DType.I32, (), frozenset())
+
+    def opaque(*operands):
+        return Atom(
+            "toy.opaque", frozenset(), Computation(Kind.OPAQUE, "", (8,), ()), operands,
+            lambda _: None, AtomCost("pipe", 1.0), "",
+        )  # fmt: skip
+
+    with pytest.raises(ValueError, match="an opaque call updates what it is handed"):
+        opaque(spec)
+    atom = opaque(replace(spec, access=Access.UPDATE), number)
+    assert atom.is_plain
+    assert atom.find(Part.BARRIER) == -1
+
+
+@pytest.mark.parametrize("sync", [Sync.INIT, Sync.WAIT, Sync.NAMED, Sync.WAIT_GROUP, Sync.EXPECT])
+def test_an_atom_that_synchronises_has_the_operands_for_it(sync: Sync):
+    effects = Effects(synchronises=sync, group="copies")
+    with pytest.raises(ValueError, match=f"{sync} takes an operand for"):
+        Atom("x", frozenset(), ADD, (), lambda _: None, AtomCost("p", 1.0), "", effects=effects)
+
+
+def test_effects_are_spelt_as_they_are_known():
+    with pytest.raises(ValueError, match="grid_barrier"):
+        Effects(synchronises="grid_barrier")
+    with pytest.raises(ValueError, match="names the group"):
+        Effects(synchronises=Sync.COMMIT)
+    with pytest.raises(ValueError, match="issuer warps is none of"):
+        replace(atom("x"), issuer="warps")

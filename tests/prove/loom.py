@@ -146,6 +146,14 @@ ATOMS = (
         _copy, Effects(Completion.COMMIT_GROUP, group="line"),
     ),
     atom(
+        "copy.line.r16", Kind.COPY,
+        (
+            spec("dst", W, SHARED, (16, SIZE), share="rows", alignment=16),
+            spec("src", R, GLOBAL, (16, SIZE), partial=(True, True)),
+        ),
+        _copy, Effects(Completion.COMMIT_GROUP, group="line"),
+    ),
+    atom(
         "copy.line.r8", Kind.COPY,
         (
             spec("dst", W, SHARED, _TILE, share="rows", alignment=16),
@@ -255,6 +263,7 @@ ATOMS = (
     sync("init", Sync.INIT, BARRIER, number("count", Part.COUNT), issuer="thread"),
     sync("arrive", Sync.ARRIVE, BARRIER, issuer="thread"),
     sync("arrive.all", Sync.ARRIVE, BARRIER),
+    sync("arrive.after", Sync.ARRIVE_AFTER, BARRIER, group="line"),
     sync("arrive.far", Sync.ARRIVE, BARRIER, number("rank", Part.RANK), issuer="thread"),
     sync("expect", Sync.EXPECT, BARRIER, number("bytes", Part.BYTES), issuer="thread"),
     sync("wait", Sync.WAIT, BARRIER, number("parity", Part.PARITY)),

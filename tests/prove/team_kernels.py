@@ -6,7 +6,7 @@ from tests.prove.loom import LANES, SIZE, SWIZZLE, ring, tile_bytes
 from tfsearch.ir.dtypes import DType
 from tfsearch.ir.layout import Layout
 from tfsearch.ir.tir.builder import Builder
-from tfsearch.ir.tir.expr import Const, Var, as_expr, maximum, minimum
+from tfsearch.ir.tir.expr import Const, Operator, Var, as_expr, binary, maximum, minimum
 from tfsearch.ir.tir.nodes import UNIT, Box, Buffer, Io, MemorySpace, Module, Param, window
 
 F32 = DType.F32
@@ -37,18 +37,38 @@ class Ring:
 
     ``consumers`` pairs of warps either share every tile (8 rows each) or, with ``pingpong``, take
     turns. With ``cast``, two units form a cluster whose tiles lie above one another: each loads
-    half of the tile of ``b`` and sends it to both.
+    half of the tile of ``b`` and sends it to both. With ``square``, four units do, and share
+    tiles of ``a`` along the rows of the cluster too. With ``lines``, all threads of the loader copy
+    through the generic proxy, and arrive once their copies are complete.
     """
 
-    def __init__(self, m, n, k, *, stages=3, consumers=2, pingpong=False, cast=False, clusters=2):
+    def __init__(
+        self,
+        m,
+        n,
+        k,
+        *,
+        stages=3,
+        consumers=2,
+        pingpong=False,
+        cast=False,
+        lines=False,
+        square=False,
+        clusters=2,
+    ):
         self.m, self.n, self.k = m, n, k
-        self.stages, self.consumers, self.pingpong, self.cast = stages, consumers, pingpong, cast
-        self.size = 2 if cast else 1
+        self.stages, self.consumers, self.pingpong = stages, consumers, pingpong
+        self.lines = lines
+        self.high, self.wide = (2, 2) if square else (2, 1) if cast else (1, 1)
+        self.size = self.high * self.wide
+        self.cast = cast or square
+        unit = Var(UNIT) % self.size
+        self.r, self.c_ = (unit // self.wide, unit % self.wide) if square else (unit, as_expr(0))
         self.clusters = clusters
         self.rows = SIZE if pingpong else SIZE * consumers
         self.steps = -(-k // SIZE)
-        self.across = -(-n // SIZE)
-        self.down = -(-m // (self.rows * self.size))
+        self.across = -(-n // (SIZE * self.wide))
+        self.down = -(-m // (self.rows * self.high))
         self.tiles = self.down * self.across
         self.builder = Builder(("a", "b", "c"))
         self.a, self.b, self.c = arg("a", m, k), arg("b", k, n), arg("c", m, n)
@@ -74,22 +94,23 @@ class Ring:
         with b.role("maths", 2, last, width=2, instance="w") as w:
             self._work(w)
         self._leave()
-        half = SIZE // self.size
+        half = SIZE // self.high
         params = (
-            boxed(self.a, self.rows, Io.IN), boxed(self.b, half, Io.IN),
+            boxed(self.a, self.rows // self.wide, Io.IN), boxed(self.b, half, Io.IN),
             boxed(self.c, SIZE, Io.OUT),
         )  # fmt: skip
         kernel = b.kernel(
             "ring", params, self.clusters * self.size, warps=last, lanes=LANES, registers=32,
-            cluster=(2, 1) if self.cast else (),
+            cluster=(self.high, self.wide) if self.cast else (),
         )  # fmt: skip
         return Module((kernel,))
 
     def _setup(self):
         b = self.builder
         with b.loop("i", self.stages) as i:
-            b.call("loom.init", window(self.full, i), 1)
-            arrivals = (1 if self.pingpong else self.consumers) * self.size
+            b.call("loom.init", window(self.full, i), 2 * LANES if self.lines else 1)
+            reached = self.high + self.wide - 1
+            arrivals = (1 if self.pingpong else self.consumers) * reached
             b.call("loom.init", window(self.empty, i), arrivals)
         b.call("loom.fence.init")
         self._meet()
@@ -109,8 +130,8 @@ class Ring:
         """(first row, first column) of this unit's tile of a turn."""
         b = self.builder
         t = b.let("t", self.cluster + j * self.clusters)
-        row = b.let("row", ((t // self.across) * self.size + Var(UNIT) % self.size) * self.rows)
-        return row, b.let("col", t % self.across * SIZE)
+        row = b.let("row", ((t // self.across) * self.high + self.r) * self.rows)
+        return row, b.let("col", (t % self.across * self.wide + self.c_) * SIZE)
 
     def _load(self):
         b = self.builder
@@ -121,30 +142,45 @@ class Ring:
                 at = b.let("at", j * self.steps + kk)
                 slot = b.let("slot", at % self.stages)
                 b.call("loom.wait", window(self.empty, slot), (at // self.stages + 1) % 2)
-                size = tile_bytes(self.rows, SIZE) + tile_bytes(SIZE, SIZE)
-                b.call("loom.expect", window(self.full, slot), size)
-                source = window(
-                    self.a, clipped(row, self.rows, self.m), clipped(kk * SIZE, SIZE, self.k)
-                )
-                into = tile(self.sa, slot, 0, self.rows)
-                full = window(self.full, slot)
-                b.call(f"loom.copy.box.r{self.rows}", into, source, full)
-                half = SIZE // self.size
-                first = Var(UNIT) % self.size * half
-                source = window(
-                    self.b,
-                    clipped(kk * SIZE + first, half, self.k),
-                    clipped(col, SIZE, self.n),
-                )
-                into = tile(self.sb, slot, first, half)
-                if self.cast:
-                    b.call(f"loom.copy.cast.r{half}", into, source, full, 3)
-                else:
-                    b.call(f"loom.copy.box.r{half}", into, source, full)
+                self._fill(kk, slot, row, col)
+
+    def _fill(self, kk, slot, row, col):
+        b = self.builder
+        full = window(self.full, slot)
+        half, part = SIZE // self.high, self.rows // self.wide
+        first, above = self.r * half, self.c_ * part
+        source_a = window(
+            self.a, clipped(row + above, part, self.m), clipped(kk * SIZE, SIZE, self.k)
+        )
+        source_b = window(
+            self.b, clipped(kk * SIZE + first, half, self.k), clipped(col, SIZE, self.n)
+        )
+        into_a, into_b = tile(self.sa, slot, above, part), tile(self.sb, slot, first, half)
+        if self.lines:
+            b.call(f"loom.copy.line.r{self.rows}", into_a, source_a)
+            b.call("loom.copy.line.r8", into_b, source_b)
+            b.call("loom.arrive.after", full)
+            return
+        b.call("loom.expect", full, tile_bytes(self.rows, SIZE) + tile_bytes(SIZE, SIZE))
+        if self.wide > 1:
+            mask = self.r * 9 + 3
+            b.call(f"loom.copy.cast.r{part}", into_a, source_a, full, mask)
+            b.call(f"loom.copy.cast.r{half}", into_b, source_b, full, (self.c_ + 1) * 5)
+        elif self.cast:
+            b.call(f"loom.copy.box.r{part}", into_a, source_a, full)
+            b.call(f"loom.copy.cast.r{half}", into_b, source_b, full, 3)
+        else:
+            b.call(f"loom.copy.box.r{part}", into_a, source_a, full)
+            b.call(f"loom.copy.box.r{half}", into_b, source_b, full)
 
     def _release(self, slot):
         b = self.builder
-        if self.cast:
+        if self.wide > 1:
+            with b.loop("r", 2) as r:
+                b.call("loom.arrive.far", window(self.empty, slot), self.r * 2 + r)
+            with b.loop("r", 2) as r, b.when(binary(Operator.NE, r, self.r)):
+                b.call("loom.arrive.far", window(self.empty, slot), r * 2 + self.c_)
+        elif self.cast:
             with b.loop("r", 2) as r:
                 b.call("loom.arrive.far", window(self.empty, slot), r)
         else:
@@ -195,6 +231,8 @@ class Ring:
             at = b.let("at", j * self.steps + kk)
             slot = b.let("slot", at % self.stages)
             b.call("loom.wait", window(self.full, slot), at // self.stages % 2)
+            if self.lines:
+                b.call("loom.fence.async")
             rows = as_expr(0) if self.pingpong else w * SIZE
             b.call("loom.mma", acc, tile(self.sa, slot, rows), tile(self.sb, slot))
             b.call("loom.commit.matrix")

@@ -7,8 +7,9 @@ from hypothesis import strategies as st
 
 from tests.prove.nests import brute, exprs, nests
 from tests.prove.toy import LIMITS, TABLE
-from tfsearch.ir.tir.expr import Var, as_expr, ceil_div, evaluate, maximum, minimum
+from tfsearch.ir.tir.expr import Const, Var, as_expr, ceil_div, evaluate, maximum, minimum
 from tfsearch.ir.tir.nodes import UNIT
+from tfsearch.prove.forms import constant
 from tfsearch.prove.limits import Limits
 from tfsearch.prove.scope import Scope
 from tfsearch.prove.verify import verify
@@ -162,3 +163,13 @@ def test_conditions_on_shares_of_units_narrow_through_quotients_and_remainders()
         scope.assume(scope.form(last.eq(blocks)))
         assert scope.feasible
         assert bounds(scope, first) == (blocks * (ways - 1) // ways,) * 2
+
+
+def test_a_divisor_that_nothing_can_reach_is_no_error():
+    scope = Scope(1)
+    i = scope.algebra.variable(scope.loop("i", constant(1), constant(5), 1, static=False))
+    quotient = scope.form(Const(8) // Var("i"))
+    assert scope.upper(quotient) == 8
+    scope.narrow(i)
+    assert not scope.feasible
+    assert scope.upper(quotient) >= 8

@@ -81,7 +81,8 @@ class Kind(Enum):
     ``COPY``: memory → memory (``dtypes`` = destination, source).
     ``TRANSPOSE``: a 2-D memory tile → its transpose in memory, converting. ``INTERLEAVE``: k
     rows of memory → groups of k adjacent elements. ``CONFIGURE``, ``SYNC``, ``HINT``: state of
-    the unit, synchronisation, prefetch.
+    the unit, synchronisation, prefetch. ``OPAQUE``: something else; it counts as reading and
+    writing everything that it is handed.
     """
 
     LOAD = "load"
@@ -98,6 +99,7 @@ class Kind(Enum):
     CONFIGURE = "configure"
     SYNC = "sync"
     HINT = "hint"
+    OPAQUE = "opaque"
 
 
 @dataclass(frozen=True)
@@ -192,10 +194,12 @@ class Sync(StrEnum):
     as many warps as the operand says, by id; the second does not wait. ``CLUSTER_ARRIVE``,
     ``CLUSTER_WAIT``: all warps of the cluster. ``INIT``: a barrier object takes COUNT arrivals a
     phase. ``ARRIVE``: one arrival (or COUNT) per issuing thread, in unit RANK of the cluster.
-    ``EXPECT``: an arrival that adds BYTES to what the phase waits for. ``WAIT``: until the phase of
-    PARITY is over. ``COMMIT``: close the group of what was issued. ``WAIT_GROUP``: until at most
-    PENDING groups are open. ``FENCE``: what is known here becomes visible through the proxies
-    ``Effects.fences``. ``SET_REGISTERS``: every thread has REGISTERS registers from here on.
+    ``ARRIVE_AFTER``: the same once all operations of the stream that the threads have issued are
+    complete; it does not wait. ``EXPECT``: an arrival that adds BYTES to what the phase waits for.
+    ``WAIT``: until the phase of PARITY is over. ``COMMIT``: close the group of what was issued.
+    ``WAIT_GROUP``: until at most PENDING groups are open. ``FENCE``: what is known here becomes
+    visible through the proxies ``Effects.fences``. ``SET_REGISTERS``: every thread has REGISTERS
+    registers from here on.
     """
 
     NONE = ""
@@ -207,6 +211,7 @@ class Sync(StrEnum):
     CLUSTER_WAIT = "cluster_wait"
     INIT = "barrier_init"
     ARRIVE = "barrier_arrive"
+    ARRIVE_AFTER = "barrier_arrive_after"
     EXPECT = "barrier_expect"
     WAIT = "barrier_wait"
     COMMIT = "commit"
@@ -230,6 +235,12 @@ class Completion(Enum):
     MATRIX_GROUP = "matrix_group"
 
 
+GENERIC = "generic"
+"""The usual path to memory."""
+WEAK_STORE = "weak_store"
+"""The proxy of stores that only a fence of it makes visible to others."""
+
+
 @dataclass(frozen=True)
 class Effects:
     """What an atom does to memory and when, in target-neutral terms.
@@ -239,14 +250,42 @@ class Effects:
     is the stream of groups that an asynchronous atom, a commit or a wait belongs to;
     ``reads_only``: a wait after which sources may be overwritten, while what was written is not
     known to be complete. ``fences``: the proxies of a fence.
+
+    ``configures`` and ``releases`` name a mode of the unit that is on, or off, from here; ``needs``
+    the one in which the atom works.
     """
 
     completion: Completion = Completion.IN_ORDER
-    proxy: str = "generic"
+    proxy: str = GENERIC
     synchronises: str = ""
     group: str = ""
     reads_only: bool = False
     fences: frozenset[str] = frozenset()
+    configures: str = ""
+    releases: str = ""
+    needs: str = ""
+
+    def __post_init__(self) -> None:
+        Sync(self.synchronises)
+        needs_group = self.synchronises in (Sync.COMMIT, Sync.WAIT_GROUP, Sync.ARRIVE_AFTER)
+        if needs_group and not self.group:
+            raise ValueError(f"{self.synchronises} names the group that it is about")
+
+
+NEEDS: Mapping[str, frozenset[Part]] = {
+    Sync.NAMED: frozenset({Part.ID, Part.WARPS}),
+    Sync.NAMED_ARRIVE: frozenset({Part.ID, Part.WARPS}),
+    Sync.INIT: frozenset({Part.BARRIER, Part.COUNT}),
+    Sync.ARRIVE: frozenset({Part.BARRIER}),
+    Sync.ARRIVE_AFTER: frozenset({Part.BARRIER}),
+    Sync.EXPECT: frozenset({Part.BARRIER, Part.BYTES}),
+    Sync.WAIT: frozenset({Part.BARRIER, Part.PARITY}),
+    Sync.WAIT_GROUP: frozenset({Part.PENDING}),
+    Sync.SET_REGISTERS: frozenset({Part.REGISTERS}),
+}
+"""Parts that an atom has which synchronises so."""
+ISSUERS = ("thread", "warp", "all")
+"""Who of a collective issues an atom: one thread, one thread of every warp, every thread."""
 
 
 @dataclass(frozen=True)
@@ -295,6 +334,17 @@ class Atom:
         return self.parts.get(part, -1)
 
     @cached_property
+    def is_laid_out(self) -> bool:
+        """True where an operand asks for a layout, a fragment or a descriptor."""
+        return any(spec.layouts or spec.fragments or spec.box for spec in self.operands)
+
+    @cached_property
+    def has_proxies(self) -> bool:
+        """True where memory is reached by another path than the usual one."""
+        default = self.effects.proxy
+        return any(spec.spaces and (spec.proxy or default) != GENERIC for spec in self.operands)
+
+    @cached_property
     def is_plain(self) -> bool:
         """True where a unit of one thread that does one thing after another is all it needs."""
         return not (
@@ -309,6 +359,15 @@ class Atom:
         return self.effects.completion is not Completion.IN_ORDER
 
     def __post_init__(self) -> None:
+        missing = NEEDS.get(self.effects.synchronises, frozenset()) - set(self.parts)
+        if missing:
+            names = ", ".join(sorted(part.value for part in missing))
+            raise ValueError(f"{self.id}: {self.effects.synchronises} takes an operand for {names}")
+        if self.issuer not in ISSUERS:
+            raise ValueError(f"{self.id}: issuer {self.issuer} is none of {', '.join(ISSUERS)}")
         for spec in self.operands:
             if spec.partial and len(spec.partial) != len(spec.shape):
                 raise ValueError(f"{self.id}.{spec.name}: partial must have one flag a dimension")
+            opaque = self.computes.kind is Kind.OPAQUE and bool(spec.spaces)
+            if opaque and spec.access is not Access.UPDATE:
+                raise ValueError(f"{self.id}.{spec.name}: an opaque call updates what it is handed")

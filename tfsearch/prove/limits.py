@@ -19,8 +19,9 @@ class Limits:
     ``enumeration_points``: how many points of loop variables may be tried where bounds cannot
     be proved symbolically. ``max_refusals``: where a report stops.
 
-    Of teams: ``max_warps`` of a unit, each of ``lanes`` threads, ``max_cluster`` units of a cluster, ``named_barriers`` of a
-    unit; ``register_file``: registers of a unit (0: not known), of which a thread has
+    Of teams: ``max_warps`` of a unit, each of ``lanes`` threads (0: any), ``max_cluster`` units of
+    a cluster, ``named_barriers`` of a unit, of which the first ``reserved_barriers`` are not for
+    kernels; ``register_file``: registers of a unit (0: not known), of which a thread has
     ``register_least`` to ``register_most``, in steps of ``register_step``.
     """
 
@@ -31,9 +32,10 @@ class Limits:
     enumeration_points: int = 200_000
     max_refusals: int = 32
     max_warps: int = 1
-    lanes: int = 1
+    lanes: int = 0
     max_cluster: int = 1
     named_barriers: int = 16
+    reserved_barriers: int = 0
     register_file: int = 0
     register_least: int = 1
     register_most: int = 255

@@ -122,7 +122,7 @@ def fits(
     swizzle = layout.swizzle if isinstance(layout, SwizzledLayout) else None
     modes = plain(layout).modes
     for tile in wanted:
-        if (swizzle or Swizzle(0, 0, 0)) != (tile.swizzle or Swizzle(0, 0, 0)):
+        if _plain_or(swizzle) != _plain_or(tile.swizzle):
             continue
         shapes, steps = _modes(tile)
         if len(shapes) != len(dims):
@@ -134,6 +134,11 @@ def fits(
         else:
             return True
     return False
+
+
+def _plain_or(swizzle: Swizzle | None) -> Swizzle | None:
+    """None for a swizzle that changes nothing."""
+    return swizzle if swizzle is not None and swizzle.bits else None
 
 
 _Offsets = np.ndarray[Any, np.dtype[np.int64]]
@@ -199,7 +204,7 @@ def _common(mode: Layout, step: int) -> int:
 
 
 def check_fragment(site: CallSite) -> Iterable[str]:
-    """Register tiles are whole fragments, shared out among threads as the atom takes them."""
+    """Register tiles are fragments, shared out among threads as the atom takes them."""
     for operand in site.windows:
         wanted, have = operand.spec.fragments, operand.buffer.fragment
         if wanted and operand.buffer.space is MemorySpace.REGISTER and have not in wanted:
@@ -211,10 +216,13 @@ def check_fragment(site: CallSite) -> Iterable[str]:
         elif wanted and operand.buffer.space is MemorySpace.REGISTER:
             rank = len(operand.spec.shape)
             held = operand.buffer.shape[max(len(operand.buffer.shape) - rank, 0) :]
-            if held != operand.spec.shape:
+            starts = operand.starts[len(operand.starts) - len(held) :]
+            parts = zip(held, operand.spec.shape, starts, strict=False)
+            if any(n % tile or site.scope.multiple(at) % tile for n, tile, at in parts):
                 yield (
                     f"operand {operand.spec.name} of {site.atom.id} is a whole fragment of "
-                    f"{list(operand.spec.shape)}; {operand.buffer.name} holds {list(held)}"
+                    f"{list(operand.spec.shape)}; {operand.buffer.name} holds {list(held)} from "
+                    f"{[site.scope.algebra.text(at) for at in starts]} on"
                 )
 
 

@@ -124,7 +124,7 @@ def kernel_findings(kernel: Kernel, limits: Limits) -> Iterator[tuple[str, Path,
 def capacity_findings(kernel: Kernel, limits: Limits) -> Iterator[tuple[str, Path, str]]:
     """(code, place, message) for spaces whose capacity is exceeded."""
     for space, peak in peaks(kernel, lambda buffer: footprint(buffer, limits)).items():
-        if space is MemorySpace.REGISTER and kernel.warps > 1:
+        if space is MemorySpace.REGISTER and kernel.warps * kernel.lanes > 1:
             continue  # Registers of teams are counted a thread: see rules_registers.
         capacity = limits.capacity.get(space)
         if capacity is not None and peak.amount > capacity:

@@ -33,12 +33,14 @@ _NUMBERS = frozenset(_TEXT) - _PARITY - _RANKS
 
 def team_findings(kernel: Kernel, limits: Limits) -> Iterator[tuple[str, Path, str]]:
     """(code, place, message) for the head of a kernel with teams, and for roles side by side."""
-    if not 1 <= kernel.warps <= limits.max_warps or kernel.lanes != limits.lanes:
+    odd = kernel.lanes < 1 or (limits.lanes and kernel.lanes != limits.lanes)
+    if not 1 <= kernel.warps <= limits.max_warps or odd:
+        lanes = f" of {limits.lanes}" if limits.lanes else ""
         yield (
             "tir.team",
             (),
             f"a unit has {kernel.warps} warps of {kernel.lanes} threads; the target runs 1 to "
-            f"{limits.max_warps} warps of {limits.lanes}",
+            f"{limits.max_warps} warps{lanes}",
         )
     size = kernel.cluster_size
     if kernel.cluster and (min(kernel.cluster) < 1 or size > limits.max_cluster):
@@ -162,8 +164,9 @@ def _range_faults(
 
 def check_numbers(site: CallSite) -> Iterable[str]:
     """Counts, bytes, ids and pending groups make sense."""
-    ids = {Part.ID: site.limits.named_barriers - 1, Part.WARPS: site.kernel.warps}
-    return _range_faults(site, _NUMBERS, _LEAST, ids)
+    limits = site.limits
+    most = {Part.ID: limits.named_barriers - 1, Part.WARPS: site.kernel.warps}
+    return _range_faults(site, _NUMBERS, {**_LEAST, Part.ID: limits.reserved_barriers}, most)
 
 
 def check_parity(site: CallSite) -> Iterable[str]:
@@ -187,10 +190,13 @@ def check_barrier_space(site: CallSite) -> Iterable[str]:
             yield f"operand {operand.spec.name} of {site.atom.id}: {operand.buffer.name} {what}"
 
 
-TEAM_RULES: tuple[Rule[CallSite], ...] = (
-    Rule("tir.issuer", check_issuer),
+ISSUER_RULES: tuple[Rule[CallSite], ...] = (Rule("tir.issuer", check_issuer),)
+"""Rules about an atom and the role that issues it, wherever the call stands."""
+
+PART_RULES: tuple[Rule[CallSite], ...] = (
     Rule("tir.operand-value", check_numbers),
     Rule("tir.barrier-parity", check_parity),
     Rule("tir.cluster-rank", check_ranks),
     Rule("tir.barrier-space", check_barrier_space),
 )
+"""Rules about operands that are parts of synchronisation."""

@@ -532,7 +532,7 @@ class Scope:
                 return min(ends), max(ends)
             case Term.DIVIDE:
                 low, high = self.lower(arguments[1]), self.upper(arguments[1])
-                if low <= 0:
+                if low <= 0 or high < low:  # The second where nothing comes here at all.
                     return -UNBOUNDED, UNBOUNDED
                 ends = [
                     a // b

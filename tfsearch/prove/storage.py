@@ -8,10 +8,11 @@ is alive together.
 
 from __future__ import annotations
 
+from bisect import insort
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-from tfsearch.ir.tir.nodes import Alloc, Block, Buffer, Call, If, Kernel, MemorySpace, Role
+from tfsearch.ir.tir.nodes import Alloc, Block, Buffer, Call, If, Kernel, Let, MemorySpace, Role
 from tfsearch.ir.tir.walk import Path, children, windows
 
 
@@ -85,6 +86,12 @@ def _touched(
 
 def _ranges(block: Block, touched: list[set[str]]) -> list[tuple[int, Buffer, int, int]]:
     """(index, buffer, first, last) of every allocation of a block."""
+    first_use: dict[str, int] = {}
+    last_use: dict[str, int] = {}
+    for index, names in enumerate(touched):
+        for name in names:
+            first_use.setdefault(name, index)
+            last_use[name] = index
     out: list[tuple[int, Buffer, int, int]] = []
     for index, statement in enumerate(block):
         if not isinstance(statement, Alloc):
@@ -92,8 +99,8 @@ def _ranges(block: Block, touched: list[set[str]]) -> list[tuple[int, Buffer, in
         buffer = statement.buffer
         first, last = index, len(block) - 1
         if buffer.space.is_register:
-            uses = [i for i in range(index + 1, len(block)) if buffer.name in touched[i]]
-            first, last = (uses[0], uses[-1]) if uses else (index, index)
+            first = first_use.get(buffer.name, index)
+            last = last_use.get(buffer.name, index)
         out.append((index, buffer, first, last))
     return out
 
@@ -108,6 +115,9 @@ def _block(
         if isinstance(statement, Call):
             touched.append({window.buffer.name for _, window in windows(statement)})
             inner.append({})
+        elif isinstance(statement, (Alloc, Let)):
+            touched.append(set())
+            inner.append({})
         elif isinstance(statement, If):
             then, names = _block(statement.then, path, 0, size)
             other, more = _block(statement.orelse, path, len(statement.then), size)
@@ -118,21 +128,82 @@ def _block(
             touched.append(names)
             inner.append(found)
     _beside(block, inner)
-    out: _Peaks = {}
     ranges = _ranges(block, touched)
-    if not ranges:
-        for found in inner:
-            out = _larger(out, found)
-        return out, set[str]().union(*touched)
-    for index in range(len(block)):
-        live = [buffer for _, buffer, first, last in ranges if first <= index <= last]
-        spaces = {buffer.space for buffer in live} | set(inner[index])
-        for space in spaces:
-            held = [buffer for buffer in live if buffer.space is space]
-            nested = inner[index].get(space)
-            peak = _stack(held, nested, (*prefix, offset + index), size)
-            out = _larger(out, {space: peak})
-    return out, set[str]().union(*touched)
+    names = set[str]().union(*touched)
+    if ranges:
+        return _sweep(ranges, inner, (prefix, offset), size), names
+    out: _Peaks = {}
+    for found in inner:
+        out = _larger(out, found)
+    return out, names
+
+
+@dataclass
+class _Level:
+    """What is alive of one space as a sweep goes through a block."""
+
+    amount: int = 0
+    alignment: int = 1
+    held: list[tuple[int, str, int]] = field(default_factory=list[tuple[int, str, int]])
+
+    def add(self, index: int, buffer: Buffer, taken: int) -> None:
+        """Registers add up; memory is laid out in order, each buffer at its alignment."""
+        step = 1 if buffer.space.is_register else max(buffer.alignment, 1)
+        self.amount = -(-self.amount // step) * step + taken
+        self.alignment = max(self.alignment, step)
+        insort(self.held, (index, buffer.name, taken))
+
+    def drop(self, index: int, buffer: Buffer, taken: int) -> None:
+        """A register is free again."""
+        self.amount -= taken
+        self.held.remove((index, buffer.name, taken))
+
+    def with_nested(self, nested: Peak | None) -> int:
+        """The amount together with the peak of what is inside a statement."""
+        if nested is None:
+            return self.amount
+        return -(-self.amount // nested.alignment) * nested.alignment + nested.amount
+
+    def peak(self, nested: Peak | None, path: Path) -> Peak:
+        """What is alive now, as a peak."""
+        holders = tuple((name, taken) for _, name, taken in self.held)
+        amount = self.with_nested(nested)
+        if nested is None:
+            return Peak(amount, path, holders, self.alignment)
+        alignment = max(self.alignment, nested.alignment)
+        return Peak(amount, nested.path, holders + nested.holders, alignment)
+
+
+def _sweep(
+    ranges: list[tuple[int, Buffer, int, int]],
+    inner: list[_Peaks],
+    place: tuple[Path, int],
+    size: Callable[[Buffer], int],
+) -> _Peaks:
+    """The peaks of a block: amounts grow only where something begins to live or is nested."""
+    prefix, offset = place
+    begins: dict[int, list[tuple[int, Buffer, int]]] = {}
+    ends: dict[int, list[tuple[int, Buffer, int]]] = {}
+    for index, buffer, first, last in ranges:
+        item = (index, buffer, size(buffer))
+        begins.setdefault(first, []).append(item)
+        if buffer.space.is_register:
+            ends.setdefault(last + 1, []).append(item)
+    levels: dict[MemorySpace, _Level] = {}
+    out: _Peaks = {}
+    for at, nested in enumerate(inner):
+        changed = set(nested)
+        for item in ends.get(at, ()):
+            levels[item[1].space].drop(*item)
+        for item in begins.get(at, ()):
+            levels.setdefault(item[1].space, _Level()).add(*item)
+            changed.add(item[1].space)
+        for space in changed:
+            level = levels.get(space) or _Level()
+            best = out.get(space)
+            if best is None or level.with_nested(nested.get(space)) > best.amount:
+                out[space] = level.peak(nested.get(space), (*prefix, offset + at))
+    return out
 
 
 def _beside(block: Block, inner: list[_Peaks]) -> None:
@@ -151,26 +222,9 @@ def _beside(block: Block, inner: list[_Peaks]) -> None:
         together = mine or together
 
 
-def _stack(
-    held: list[Buffer], nested: Peak | None, path: Path, size: Callable[[Buffer], int]
-) -> Peak:
-    amount = 0
-    alignment = 1
-    holders: list[tuple[str, int]] = []
-    for buffer in held:
-        step = 1 if buffer.space.is_register else max(buffer.alignment, 1)
-        taken = size(buffer)
-        amount = -(-amount // step) * step + taken
-        alignment = max(alignment, step)
-        holders.append((buffer.name, taken))
-    if nested is None:
-        return Peak(amount, path, tuple(holders), alignment)
-    amount = -(-amount // nested.alignment) * nested.alignment + nested.amount
-    alignment = max(alignment, nested.alignment)
-    return Peak(amount, nested.path, tuple(holders) + nested.holders, alignment)
-
-
 def _larger(left: _Peaks, right: _Peaks) -> _Peaks:
+    if not right:
+        return left
     out = dict(left)
     for space, peak in right.items():
         if space not in out or peak.amount > out[space].amount:

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from operator import itemgetter
 from typing import TypeVar
 
-from tfsearch.atoms.contract import Atom
+from tfsearch.atoms.contract import Atom, Part
 from tfsearch.atoms.table import AtomTable
 from tfsearch.core.records import Refusal
 from tfsearch.ir.tir.expr import Const, Expr
@@ -56,14 +56,14 @@ from tfsearch.prove.rules_storage import (
     kernel_findings,
     module_findings,
 )
-from tfsearch.prove.rules_team import TEAM_RULES, team_findings
+from tfsearch.prove.rules_team import ISSUER_RULES, PART_RULES, team_findings
 from tfsearch.prove.rules_window import WINDOW_RULES
 from tfsearch.prove.scope import Scope
 from tfsearch.prove.site import CallSite, Resolved, ResolvedWindow, Rule, Site
-from tfsearch.prove.team.program import needs_team
+from tfsearch.prove.states import state_findings
+from tfsearch.prove.team.program import called, needs_team
 
 CALL_RULES: tuple[Rule[CallSite], ...] = OPERAND_RULES + WINDOW_RULES + BARRIER_RULES
-TEAM_CALL_RULES: tuple[Rule[CallSite], ...] = LAYOUT_RULES + TEAM_RULES
 
 _TERMS = itemgetter(1)
 
@@ -115,6 +115,7 @@ def _findings(kernel: Kernel, atoms: AtomTable, limits: Limits) -> list[Finding]
     found = checker.found
     if not found:
         found.extend(checker.written.unwritten_outputs())
+        found.extend(state_findings(kernel, atoms))
     if not found and checker.protocol is not None:
         found.extend(checker.protocol.findings())
     if not any(code in ("tir.buffer-empty", "tir.buffer-layout") for code, _, _ in found):
@@ -136,6 +137,7 @@ class _Checker:
         self._signatures: set[tuple[str | None, ...]] = set()
         self._legal: set[tuple[object, ...]] = set()
         self._broken: set[str] = set()
+        self._issued: set[tuple[str, str | None]] = set()
         self.role: Role | None = None
         self.partial = ""
         self.astray = ""
@@ -215,7 +217,7 @@ class _Checker:
                 self._signatures.add(signature)
         self._apply(CALL_RULES, site)
         if self.protocol is not None:
-            self._apply(TEAM_CALL_RULES, site)
+            self._team_rules(site, atom)
             if len(self.found) == before:
                 self.protocol.call(site)
         if len(self.found) == before:
@@ -223,6 +225,16 @@ class _Checker:
             for code, message in self.written.reads(site):
                 self._refuse(code, path, message)
         self.written.writes(site)
+
+    def _team_rules(self, site: CallSite, atom: Atom) -> None:
+        key = (atom.id, None if self.role is None else self.role.name)
+        if key not in self._issued:
+            self._issued.add(key)
+            self._apply(ISSUER_RULES, site)
+        if atom.is_laid_out:
+            self._apply(LAYOUT_RULES, site)
+        if len(atom.parts) > 1 or Part.TILE not in atom.parts:
+            self._apply(PART_RULES, site)
 
     def _resolve(self, call: Call, atom: Atom, path: Path) -> tuple[Resolved, ...] | None:
         out: list[Resolved] = []
@@ -458,11 +470,10 @@ def _names(operands: tuple[Resolved, ...]) -> list[str | None]:
 
 def _units_meet(kernel: Kernel, atoms: AtomTable) -> bool:
     """Whether anything in a kernel asks that all units come to it."""
-    for _, statement in walk(kernel.body):
-        if isinstance(statement, Call):
-            atom = atoms.get(statement.atom)
-            if atom is not None and atom.effects.synchronises == BARRIER:
-                return True
-        elif isinstance(statement, Alloc) and not statement.buffer.space.is_private:
+    for name in called(kernel.body):
+        if name in atoms and atoms[name].effects.synchronises == BARRIER:
             return True
-    return False
+    return any(
+        isinstance(statement, Alloc) and not statement.buffer.space.is_private
+        for _, statement in walk(kernel.body)
+    )

@@ -7,13 +7,13 @@ from itertools import product
 from math import prod
 
 from tfsearch.atoms.contract import Completion, Part, Sync
-from tfsearch.ir.tir.nodes import Buffer, Kernel, Role
-from tfsearch.ir.tir.walk import Path
+from tfsearch.ir.tir.nodes import Buffer, For, If, Kernel, Role
+from tfsearch.ir.tir.walk import Path, statement_at
 from tfsearch.prove.protocol.uses import Use, repeats, roles_of
 
 Finding = tuple[str, Path, str]
 MEETINGS = frozenset({Sync.TEAM, Sync.NAMED, Sync.CLUSTER_WAIT, Sync.UNITS})
-_ARRIVALS = frozenset({Sync.ARRIVE, Sync.EXPECT})
+_ARRIVALS = frozenset({Sync.ARRIVE, Sync.ARRIVE_AFTER, Sync.EXPECT})
 
 
 def arrival_findings(kernel: Kernel, uses: Sequence[Use]) -> Iterator[Finding]:
@@ -157,15 +157,58 @@ def _adds_up(count: int, makers: Sequence[_Maker]) -> bool:
 
 
 def _rounds(kernel: Kernel, sites: Sequence[Use], rank: int) -> frozenset[int] | None:
-    """Arrivals of one instance a phase: sites of one block and index add up, others take turns."""
-    sums: dict[tuple[object, ...], int] = {}
+    """Arrivals of one instance in a phase, in each of the ways it goes.
+
+    Sites that name the same object in the same loops add up, branches of one condition apart;
+    other sites arrive in other phases. Loops over ranks are within a phase.
+    """
+    rounds: dict[tuple[object, ...], list[tuple[Path, int]]] = {}
     for use in sites:
         arrivals = use.arrivals(kernel)
         if arrivals is None or len(arrivals) != 1 or use.reach is None:
             return None
-        key = (use.block, use.index)
-        sums[key] = sums.get(key, 0) + arrivals[0] * use.reach[rank]
-    return frozenset(sums.values())
+        key = (_loops(kernel, use), use.index)
+        rounds.setdefault(key, []).append((use.path, arrivals[0] * use.reach[rank]))
+    out: set[int] = set()
+    for each in rounds.values():
+        out |= _ways(kernel, each)
+    return frozenset(out)
+
+
+def _loops(kernel: Kernel, use: Use) -> tuple[Path, ...]:
+    """The loops around a call, those over ranks left out."""
+    around = [use.path[:depth] for depth in range(1, len(use.path))]
+    return tuple(
+        path
+        for path in around
+        if isinstance(loop := statement_at(kernel, path), For) and loop.name not in use.rank_names
+    )
+
+
+def _ways(kernel: Kernel, sites: Sequence[tuple[Path, int]], depth: int = 1) -> set[int]:
+    """The sums of arrivals with one branch of every condition taken."""
+    if len(sites) == 1:
+        return {sites[0][1]}
+    by_child: dict[Path, list[tuple[Path, int]]] = {}
+    for path, arrivals in sites:
+        by_child.setdefault(path[:depth], []).append((path, arrivals))
+    sums = {0}
+    branches: dict[tuple[Path, bool], set[int]] = {}
+    parent = sites[0][0][: depth - 1]
+    choice = statement_at(kernel, parent) if parent else None
+    for child, inside in by_child.items():
+        found = (
+            {sum(a for _, a in inside)}
+            if child == inside[0][0]
+            else _ways(kernel, inside, depth + 1)
+        )
+        if isinstance(choice, If):
+            key = (parent, child[-1] < len(choice.then))
+            known = branches.get(key, {0})
+            branches[key] = {x + y for x in known for y in found}
+        else:
+            sums = {x + y for x in sums for y in found}
+    return set().union(*branches.values()) if branches else sums
 
 
 def _bytes(kernel: Kernel, barrier: Buffer, others: Sequence[Use]) -> Iterator[Finding]:
@@ -178,13 +221,16 @@ def _bytes(kernel: Kernel, barrier: Buffer, others: Sequence[Use]) -> Iterator[F
             copies[0].path,
             f"{copies[0].atom.id} brings bytes to {barrier.name}, and no arrival expects any",
         )
+    blocks = [expect.block for expect in expects]
+    if any(not any(u.path[: len(b)] == b for b in blocks) for u in copies):
+        return  # Copies of other places join the phase: a run shows whether they are right.
     for expect in expects:
         wanted = expect.values.get(Part.BYTES)
         inside = [u for u in copies if u.path[: len(expect.block)] == expect.block]
         if wanted is None or len([e for e in expects if e.block == expect.block]) > 1:
             continue
         for rank in range(kernel.cluster_size):
-            total = _brought(kernel, expect, inside if inside else copies, rank)
+            total = _brought(kernel, expect, inside, rank)
             wrong = [value for value in wanted if value != total]
             if total is not None and wrong:
                 where = f" of rank {rank}" if kernel.cluster_size > 1 else ""

@@ -14,6 +14,7 @@ from tfsearch.prove.protocol.groups import cluster_findings, group_findings, nam
 from tfsearch.prove.protocol.registers import register_findings
 from tfsearch.prove.protocol.uses import Use, use_of
 from tfsearch.prove.site import CallSite
+from tfsearch.prove.team.program import called
 
 Finding = tuple[str, Path, str]
 
@@ -26,6 +27,8 @@ class Protocol:
         self.atoms = atoms
         self.limits = limits
         self.uses: list[Use] = []
+        used = [atoms[name] for name in called(kernel.body) if name in atoms]
+        self._flows = any(atom.is_async or atom.has_proxies for atom in used)
         self.owners: dict[str, Role | None] = {}
         self.found: list[Finding] = []
 
@@ -35,7 +38,9 @@ class Protocol:
 
     def call(self, site: CallSite) -> None:
         """Note a legal call."""
-        self.uses.append(use_of(site))
+        atom = site.atom
+        if self._flows or atom.effects.synchronises or len(atom.parts) > 1:
+            self.uses.append(use_of(site))
         for operand in site.windows:
             buffer = operand.buffer
             if buffer.space.is_register and self.owners.get(buffer.name) is not site.role:
@@ -60,4 +65,5 @@ class Protocol:
         yield from group_findings(self.uses)
         yield from cluster_findings(self.kernel, self.uses)
         yield from register_findings(self.kernel, self.limits, self.uses)
-        yield from flow_findings(self.kernel, self.uses)
+        if self._flows:
+            yield from flow_findings(self.kernel, self.uses)

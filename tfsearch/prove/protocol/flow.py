@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import prod
 
-from tfsearch.atoms.contract import Completion, Part, Sync
+from tfsearch.atoms.contract import GENERIC, Completion, Part, Sync
 from tfsearch.ir.tir.expr import Const
 from tfsearch.ir.tir.nodes import Block, Call, For, If, Kernel, MemorySpace, Role
 from tfsearch.ir.tir.walk import Path, children, statement_at
@@ -19,7 +19,6 @@ from tfsearch.prove.protocol.arrivals import MEETINGS
 from tfsearch.prove.protocol.uses import Touch, Use
 
 Finding = tuple[str, Path, str]
-_GENERIC = "generic"
 
 
 def flow_findings(kernel: Kernel, uses: Sequence[Use]) -> Iterator[Finding]:
@@ -83,7 +82,7 @@ class _State:
         self.shown = shown
 
     def again(self, variable: str) -> None:
-        """Start the next iteration of a loop: places that its variable names are others now."""
+        """An iteration of a loop ends: places that its variable names are others from here."""
 
         def kept(entries: frozenset[_Entry]) -> frozenset[_Entry]:
             return frozenset(e for e in entries if variable not in e.touch.names)
@@ -125,9 +124,9 @@ class _Walker:
                     if use is not None:
                         self._use(use, state)
                 case For(name=name, body=body):
-                    self.block(body, path, 0, state)
-                    state.again(name)
-                    self.block(body, path, 0, state)
+                    for _ in range(2):
+                        self.block(body, path, 0, state)
+                        state.again(name)
                 case If(_, then, orelse):
                     other = state.copy()
                     self.block(then, path, 0, state)
@@ -163,7 +162,7 @@ class _Walker:
                 shown = state.shown.get(touch.buffer.name)
                 if touch.buffer.space is not MemorySpace.SHARED or shown is None:
                     continue
-                if touch.proxy not in shown and touch.proxy not in fenced | {_GENERIC}:
+                if touch.proxy not in shown and touch.proxy not in fenced | {GENERIC}:
                     self._fence_missing(use, touch, f"role {writer.name}")
 
     def _use(self, use: Use, state: _State) -> None:
@@ -180,6 +179,10 @@ class _Walker:
                 )
             case Sync.WAIT_GROUP:
                 self._wait(use, state)
+            case Sync.ARRIVE_AFTER:
+                # Whoever waits for the barrier has them now; a run shows whether that is in time.
+                state.open.pop(effects.group, None)
+                state.closed.pop(effects.group, None)
             case sync if sync in MEETINGS:
                 state.met = True
             case _:
@@ -227,10 +230,10 @@ class _Walker:
         if writes and use.atom.is_async:
             self._refilled(use, touch, state)
         shown = state.shown.get(name)
-        if touch.proxy != _GENERIC and shown is not None and touch.proxy not in shown:
+        if touch.proxy != GENERIC and shown is not None and touch.proxy not in shown:
             self._fence_missing(use, touch, "the same collective")
         near = touch.buffer.space in (MemorySpace.SHARED, MemorySpace.REGISTER)
-        if near and writes and touch.proxy == _GENERIC and not use.atom.is_async:
+        if near and writes and touch.proxy == GENERIC:
             state.shown[name] = frozenset()
 
     def _unawaited(self, use: Use, touch: Touch, state: _State) -> None:
@@ -307,7 +310,7 @@ def _releases(uses: Sequence[Use]) -> dict[str, dict[str, frozenset[str]]]:
     """By shared buffer: the roles that read it, and the barriers that each of them arrives at."""
     arrives: dict[str, set[str]] = {}
     for use in uses:
-        if use.sync is Sync.ARRIVE and use.barrier is not None:
+        if use.sync in (Sync.ARRIVE, Sync.ARRIVE_AFTER) and use.barrier is not None:
             arrives.setdefault(use.role_name, set()).add(use.barrier.name)
     out: dict[str, dict[str, frozenset[str]]] = {}
     for use in uses:

@@ -64,6 +64,8 @@ def group_findings(uses: Sequence[Use]) -> Iterator[Finding]:
             if effects.completion not in (Completion.COMMIT_GROUP, Completion.MATRIX_GROUP):
                 continue
             same = [u for u in mine if u.atom.effects.group == effects.group]
+            if any(u.sync is Sync.ARRIVE_AFTER for u in same):
+                continue
             commits = [u for u in same if u.sync is Sync.COMMIT]
             waits = [u for u in same if u.sync is Sync.WAIT_GROUP]
             lacks = "commits" if not commits else "awaits" if not waits else ""

@@ -39,7 +39,7 @@ def register_findings(kernel: Kernel, limits: Limits, uses: Sequence[Use]) -> It
             settings[id(use.role)] = values[0]
     if settings:
         yield from _file(kernel, roles, settings)
-    if kernel.warps <= 1:
+    if kernel.warps * kernel.lanes <= 1:
         return
     most = limits.capacity.get(MemorySpace.REGISTER, limits.register_most)
     outer = _held(kernel, kernel.body, kernel.warps, limits)

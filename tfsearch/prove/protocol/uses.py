@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+import numpy as np
+
 from tfsearch.atoms.contract import Access, Atom, Part, Sync
 from tfsearch.ir.tir.expr import Const
 from tfsearch.ir.tir.nodes import Buffer, For, If, Kernel, Role
 from tfsearch.ir.tir.walk import Path, statement_at
 from tfsearch.prove.forms import Form, combine
-from tfsearch.prove.points import enumerate_points
+from tfsearch.prove.points import Points, enumerate_points
 from tfsearch.prove.rules_team import part_form, values_of
 from tfsearch.prove.scope import Condition, Loop
 from tfsearch.prove.site import CallSite, ResolvedWindow
@@ -40,7 +42,8 @@ class Use:
     ``barrier`` and ``index``: the barrier operand. ``values``: what each part can be (None: not
     known). ``reach``: how often, all units of a cluster together, each rank is reached (None: not
     known). ``by_turns``: instances of the role do not all come here alike. ``comers``: of a named
-    barrier, by id the instances that come to it (None: not known).
+    barrier, by id the instances that come to it (None: not known). ``rank_names``: the variables
+    in a rank or mask.
     """
 
     path: Path
@@ -55,6 +58,7 @@ class Use:
     reach: tuple[int, ...] | None
     by_turns: bool
     comers: Mapping[int, frozenset[int]] | None
+    rank_names: frozenset[str] = frozenset()
 
     @property
     def role_name(self) -> str:
@@ -96,6 +100,7 @@ def use_of(site: CallSite) -> Use:
         None if barrier is None else barrier.buffer,
         () if barrier is None else barrier.starts,
         values, indices, _reach(site), _by_turns(site, barrier), _comers(site, sync),
+        _rank_names(site),
     )  # fmt: skip
 
 
@@ -138,6 +143,14 @@ def _by_turns(site: CallSite, barrier: ResolvedWindow | None) -> bool:
     return False
 
 
+def _rank_names(site: CallSite) -> frozenset[str]:
+    form = part_form(site, Part.RANK) or part_form(site, Part.MASK)
+    if form is None:
+        return frozenset()
+    algebra = site.scope.algebra
+    return frozenset(algebra.names[v] for v in algebra.variables_of(form))
+
+
 def _comers(site: CallSite, sync: Sync) -> dict[int, frozenset[int]] | None:
     """By id of a named barrier: the instances of the role that come to it."""
     form = part_form(site, Part.ID)
@@ -149,7 +162,17 @@ def _comers(site: CallSite, sync: Sync) -> dict[int, frozenset[int]] | None:
         every = frozenset(range(1 if role is None else role.instances))
         return None if ids is None else dict.fromkeys(ids, every)
     which = scope.algebra.variable(scope.instance)
-    points = enumerate_points(scope, (form, which), site.limits.enumeration_points)
+    alone = frozenset((scope.instance,))
+    if scope.algebra.variables_of(form) <= alone and role is not None:
+        # Loops around may run for no instance at these sizes: whose barrier it is stays the same.
+        points = Points({scope.instance: np.arange(role.instances)}, role.instances, True)
+        for entry in scope.entries:
+            if isinstance(entry, Condition) and scope.algebra.variables_of(entry.form) <= alone:
+                keep = points.value(scope.algebra, entry.form) != 0
+                column = points.columns[scope.instance][keep]
+                points = Points({scope.instance: column}, int(keep.sum()), True)
+    else:
+        points = enumerate_points(scope, (form, which), site.limits.enumeration_points)
     if points is None:
         return None
     ids = points.value(scope.algebra, form).tolist()

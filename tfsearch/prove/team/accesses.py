@@ -13,13 +13,13 @@ from typing import Any
 
 import numpy as np
 
+from tfsearch.atoms.contract import GENERIC
 from tfsearch.ir.tir.nodes import Buffer, MemorySpace
 from tfsearch.prove.memory import Array
 from tfsearch.prove.team.knowledge import Collective
 
 Index = tuple[Any, ...]
 Ids = np.ndarray[Any, np.dtype[np.int32]]
-GENERIC = "generic"
 
 
 @dataclass(slots=True)
@@ -136,9 +136,17 @@ class Memory:
 
     def _verdict(self, now: Record, before: Record, *, wrote: bool, kind: str) -> str:
         """The code of the refusal where ``before`` is not known to have happened; else ""."""
-        if before.operation >= 0:
-            return _unfinished(now, before, wrote=wrote)
         known = now.who.view(single=now.single)
+        if before.operation >= 0:
+            code = _unfinished(now, before, wrote=wrote)
+            hidden = wrote and before.proxy == GENERIC and now.proxy != GENERIC
+            if (
+                not code
+                and hidden
+                and not known.shown.get(now.proxy, 0) >> (2 * before.operation + 1) & 1
+            ):
+                return "tir.proxy-fence"
+            return code
         register = self.buffer.space is MemorySpace.REGISTER
         if not register and known.clock[before.component] < before.epoch and not _same(now, before):
             if now.operation >= 0 and not wrote and kind == "write":

@@ -20,6 +20,7 @@ from tfsearch.prove.team.accesses import Memory, Record
 from tfsearch.prove.team.barriers import Barrier, BarrierError, Meeting
 from tfsearch.prove.team.knowledge import Collective, Knowledge
 from tfsearch.prove.team.machine import (
+    Arrival,
     Blocked,
     Coroutine,
     Machine,
@@ -370,7 +371,7 @@ class Executor:
                 yield from self._wait_group(call, who, call.parts[Part.PENDING](env))
             case Sync.INIT:
                 self._init(call, who, env)
-            case Sync.ARRIVE | Sync.EXPECT:
+            case Sync.ARRIVE | Sync.ARRIVE_AFTER | Sync.EXPECT:
                 self._arrive(call, who, env)
             case Sync.WAIT:
                 yield from self._wait(call, who, env)
@@ -502,8 +503,17 @@ class Executor:
                 operand = -1 if call.barrier is None else call.barrier.position
                 record = Record(who, who.epoch, call.number, operand, "", call.single)
                 self.machine.remote.append((unit, record))
+            news = who.publish(single=call.single)
+            if call.sync is Sync.ARRIVE_AFTER:
+                stream = self.machine.stream(who, call.atom.effects.group)
+                numbers = [n for group in (*stream.closed, stream.open) for n in group]
+                issued = tuple([self.machine.operations[n] for n in numbers])
+                self.machine.arrive_later(
+                    Arrival(barrier, arrivals * issuers, news, issued, who, call.number)
+                )
+                continue
             try:
-                barrier.arrive(arrivals * issuers, who.publish(single=call.single))
+                barrier.arrive(arrivals * issuers, news)
             except BarrierError as error:
                 self.report.stop(error.code, call.number, -1, f"{who.label}: {error}")
 

@@ -12,14 +12,15 @@ class Knowledge:
     """Epochs by component, the same as far as fences made them visible, completed operations.
 
     ``done`` has two bits an operation: ``2 * id`` (its sources were read), ``2 * id + 1``
-    (what it wrote is complete).
+    (what it wrote is complete); ``shown`` those of them that fences made visible, by proxy.
     """
 
-    __slots__ = ("clock", "done", "fenced")
+    __slots__ = ("clock", "done", "fenced", "shown")
 
     def __init__(self, components: int) -> None:
         self.clock = [0] * components
         self.fenced: dict[str, list[int]] = {}
+        self.shown: dict[str, int] = {}
         self.done = 0
 
     def copy(self) -> Knowledge:
@@ -27,6 +28,7 @@ class Knowledge:
         new = Knowledge(0)
         new.clock = self.clock.copy()
         new.fenced = {proxy: clock.copy() for proxy, clock in self.fenced.items()}
+        new.shown = self.shown.copy()
         new.done = self.done
         return new
 
@@ -35,14 +37,18 @@ class Knowledge:
         self.clock = _larger(self.clock, other.clock)
         self.done |= other.done
         for proxy, clock in other.fenced.items():
-            own = self.fenced.get(proxy)
-            self.fenced[proxy] = clock.copy() if own is None else _larger(own, clock)
+            self.show(proxy, clock, other.shown[proxy])
+
+    def show(self, proxy: str, clock: list[int], done: int) -> None:
+        """Epochs and operations are visible through a proxy."""
+        own = self.fenced.get(proxy)
+        self.fenced[proxy] = clock.copy() if own is None else _larger(own, clock)
+        self.shown[proxy] = self.shown.get(proxy, 0) | done
 
     def fence(self, proxies: frozenset[str]) -> None:
         """Make what is known visible through proxies."""
         for proxy in proxies:
-            own = self.fenced.get(proxy)
-            self.fenced[proxy] = self.clock.copy() if own is None else _larger(own, self.clock)
+            self.show(proxy, self.clock, self.done)
 
 
 def _larger(left: list[int], right: list[int]) -> list[int]:
@@ -117,9 +123,7 @@ class Collective:
         for view in {id(v): v for v in (self.know, self.lead)}.values():
             if view is self.lead or not single:
                 for proxy in proxies:
-                    fenced = out.fenced[proxy]
-                    own = view.fenced.get(proxy)
-                    view.fenced[proxy] = fenced.copy() if own is None else _larger(own, fenced)
+                    view.show(proxy, out.fenced[proxy], out.shown[proxy])
 
     def start(self, parent: Collective) -> None:
         """Begin a role: the warps know what every thread of the unit knows."""

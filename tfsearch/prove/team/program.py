@@ -13,8 +13,8 @@ from typing import Any
 
 from tfsearch.atoms.contract import Atom, Kind, OperandSpec, Part, Sync
 from tfsearch.ir.tir.expr import Binary, Const, Expr, Operator, Var
-from tfsearch.ir.tir.nodes import Buffer, Call, Kernel, Scalar, Window, tile_dims
-from tfsearch.ir.tir.walk import Path, walk
+from tfsearch.ir.tir.nodes import Alloc, Block, Buffer, Call, Kernel, Let, Scalar, Window, tile_dims
+from tfsearch.ir.tir.walk import Path, children, walk
 
 Env = dict[str, int]
 Value = Callable[[Env], int]
@@ -172,11 +172,17 @@ class Program:
 
 def needs_team(kernel: Kernel, atoms: Mapping[str, Atom]) -> bool:
     """Whether units of a kernel are more than one agent that does one thing after another."""
-    if kernel.warps != 1 or kernel.cluster_size > 1:
+    if kernel.warps * kernel.lanes != 1 or kernel.cluster_size > 1:
         return True
-    for _, statement in walk(kernel.body):
+    return any(not atoms[name].is_plain for name in called(kernel.body) if name in atoms)
+
+
+def called(block: Block) -> set[str]:
+    """The atoms that a block calls."""
+    out: set[str] = set()
+    for statement in block:
         if isinstance(statement, Call):
-            atom = atoms.get(statement.atom)
-            if atom is not None and not atom.is_plain:
-                return True
-    return False
+            out.add(statement.atom)
+        elif not isinstance(statement, (Alloc, Let)):
+            out |= called(children(statement))
+    return out

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from tfsearch.atoms.contract import (
+    WEAK_STORE,
     Access,
     Atom,
     AtomCost,
@@ -23,6 +24,7 @@ from tfsearch.atoms.contract import (
     Kind,
     OperandSpec,
     Semantics,
+    Sync,
 )
 from tfsearch.ir.dtypes import DType
 from tfsearch.ir.hir.numeric import erf
@@ -263,7 +265,7 @@ def _stores(width: Width, mem: DType) -> Iterator[Atom]:
             f"tfs_{call}_{m}_{n}({{dst}}, {{src}});",
             "store",
             1.0,
-            effects=Effects(proxy="weak_store") if fn else None,
+            effects=Effects(proxy=WEAK_STORE) if fn else None,
         )
     yield _atom(
         width,
@@ -297,7 +299,7 @@ def _ordering_atoms() -> Iterator[Atom]:
         semantics=_nothing,
         cost=AtomCost("store", 30.0, 100.0),
         template="tfs_stream_fence();",
-        effects=Effects(synchronises="fence"),
+        effects=Effects(synchronises=Sync.FENCE, fences=frozenset({WEAK_STORE})),
     )
     for mem in _FLOATS_IN_MEMORY:
         for fn, locality in (("prefetch", 3), ("prefetch_outer", 2)):

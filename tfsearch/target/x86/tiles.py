@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from tfsearch.atoms.contract import (
+    WEAK_STORE,
     Access,
     Atom,
     AtomCost,
@@ -29,6 +30,8 @@ from tfsearch.ir.tir.nodes import MemorySpace
 from tfsearch.target.x86.atoms import AVX512, MEMORY, REGISTER, store_to
 
 TILE = frozenset({MemorySpace.TILE})
+MODE = "tiles"
+"""The mode of a unit whose tile registers are configured."""
 ROWS = 16
 ROW_BYTES = 64
 AMX = frozenset({"amx_tile"})
@@ -98,7 +101,7 @@ def _atom(
         semantics,
         cost,
         template,
-        effects=effects or Effects(),
+        effects=effects or Effects(needs=MODE if any(s.spaces == TILE for s in operands) else ""),
         flops=flops,
     )
 
@@ -145,6 +148,7 @@ def _state_atoms() -> Iterator[Atom]:
             _nothing,
             f"tfs_tiles_{fn}();",
             AtomCost("alu", cycles, cycles),
+            effects=Effects(configures=MODE) if fn == "begin" else Effects(releases=MODE),
         )
 
 
@@ -385,7 +389,7 @@ def _native_stores() -> Iterator[Atom]:
             _round_to_bf16,
             f"tfs_{call}_bf16_f32x16({{dst}}, {{src}});",
             AtomCost("store", 1.0),
-            effects=Effects(proxy="weak_store") if fn else None,
+            effects=Effects(proxy=WEAK_STORE) if fn else None,
         )
     yield _atom(
         "store_native_partial.bf16.f32x16",
