@@ -58,6 +58,8 @@ def test_unknown_ops_and_missing_options_are_named():
     code, message = code_of("gem", GEMM)
     assert code == "workload.unknown-op"
     assert all(name in message for name in BUILTINS)
+    assert "a function in it is model.py:NAME" in code_of("model.py", GEMM)[1]
+    assert "your own kernel needs a space file" in code_of("dir/kernel.c", GEMM)[1]
     code, message = code_of("gemm", {"m": 1, "n": 1, "dtype": "f32"})
     assert code == "workload.missing-option"
     assert "k" in message

@@ -209,7 +209,7 @@ def parse_policy(text: str) -> tuple[str, dict[str, str]]:
 
     ``RequestError`` for an unknown policy or option, listing the known ones.
     """
-    name, _, rest = text.partition(":")
+    name, _, rest = str(text).partition(":")
     if name not in POLICIES:
         raise RequestError(
             "policy.unknown", f"unknown policy {name!r}; known policies: {', '.join(POLICIES)}"
