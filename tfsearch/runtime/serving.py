@@ -121,10 +121,7 @@ class Missed(NotRecordedError):
 
     def __init__(self, place: Place, nearest: Sequence[Nearest]) -> None:
         work = place.question.workload.record
-        dims = " ".join(f"{name}={value}" for name, value in work.dims.items())
-        text = (
-            f"no kernel is recorded for {work.op} {dims} dtype={work.dtype} on {place.target.name}"
-        )
+        text = f"no kernel is recorded for {work.label} on {place.target.name}"
         if nearest and "workload.op" in nearest[0].differs:
             text += f"; nothing is recorded for {work.op} yet"
         elif nearest:
