@@ -190,6 +190,9 @@ def _predicts(context: PolicyContext) -> bool:
     return len(known) * 2 > len(pool) and float(np.ptp(known)) > 0
 
 
+_EVOLUTIONARY = ("population", "mutation")
+_SURROGATE = ("explore", "slow", "trust")
+
 POLICIES: dict[str, PolicyEntry] = {
     "agent": PolicyEntry(_agent, text="command"),
     "auto": PolicyEntry(_auto),
@@ -197,10 +200,10 @@ POLICIES: dict[str, PolicyEntry] = {
     "random": PolicyEntry(_random),
     "exhaustive": PolicyEntry(_exhaustive, ("prune",)),
     "local": PolicyEntry(_local),
-    "evolutionary": PolicyEntry(_evolutionary, ("population", "mutation")),
+    "evolutionary": PolicyEntry(_evolutionary, _EVOLUTIONARY),
     "optuna": PolicyEntry(_optuna, ("variant",)),
-    "portfolio": PolicyEntry(_portfolio),
-    "surrogate": PolicyEntry(_surrogate, ("explore", "slow", "trust")),
+    "portfolio": PolicyEntry(_portfolio, (*_SURROGATE, *_EVOLUTIONARY)),
+    "surrogate": PolicyEntry(_surrogate, _SURROGATE),
 }
 
 
