@@ -19,6 +19,7 @@ from tfsearch.core.settings import Settings
 from tfsearch.db import open_store
 from tfsearch.measure.job import Limits
 from tfsearch.plugin.kernel import flags_of
+from tfsearch.runtime import export_bundle, load_bundle, question_of
 from tfsearch.runtime.serving import Found, Missed, Question, exact, executable, opened, resolve
 from tfsearch.space.file import kernel_workload
 from tfsearch.tune import TuneReport, TuneRequest, tune
@@ -267,6 +268,19 @@ def test_a_header_that_appears_in_front_of_another_misses(tuned: Kernel) -> None
     (tuned.folder / "math.h").write_text("#define fmaf(a, b, c) ((a) * (b) + (c))\n")
     tuned.edit("saxpy.c", lambda text: text.replace("<math.h>", '"math.h"'))
     assert tuned.differs() == {"workload.program.source"}
+
+
+def test_a_bundle_holds_it(tuned: Kernel, tmp_path: Path) -> None:
+    source, space = str(tuned.folder / "saxpy.c"), str(tuned.folder / "saxpy.toml")
+    question = question_of(source, {"space": space, "target": "x86"})
+    digest = export_bundle(tmp_path / "own.zip", [question])
+    bundle = load_bundle(tmp_path / "own.zip", sha256=digest)
+    x, y = np.ones((2, 4096), "f4")
+    found: Any = bundle.lookup(source, space=space)
+    found(2.0, x, y, 4096)
+    assert (y == 3.0).all()
+    with pytest.raises(NotRecordedError, match="no kernel for this workload"):
+        bundle.lookup(source, space=space, n=128)
 
 
 def test_without_a_compiler_only_a_kernel_that_includes_nothing_is_served(
