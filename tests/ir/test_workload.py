@@ -200,6 +200,27 @@ def test_wrong_functions_get_one_clear_line(model, function, options, code, part
 
 
 @pytest.mark.parametrize(
+    ("line", "code"),
+    [
+        ("return -x if x.sum() > 0 else x", "hir.control-flow"),
+        ("return x + x.cast('f16')", "hir.mixed-dtypes"),
+        ("return sorted([x, x])", "hir.control-flow"),
+        ("return np.exp(x)", "program.trace-failed"),
+        ("return x.sort()", "program.trace-failed"),
+        ("return tf.exp(x, x)", "program.trace-failed"),
+    ],
+)
+def test_what_cannot_be_traced_is_shown_in_the_users_file(tmp_path, line, code):
+    path = tmp_path / "odd.py"
+    head = "import numpy as np\nimport tfsearch.ir.hir.lang as tf\n"
+    path.write_text(f'{head}def f(x: "f32[n]"):\n    y = x + 1\n    {line}\n')
+    with pytest.raises(RequestError) as caught:
+        load_traced(path, "f", {"n": 4})
+    assert caught.value.code == code
+    assert caught.value.message.endswith(f"(line 5 of {path})")
+
+
+@pytest.mark.parametrize(
     ("text", "part"),
     [
         ("import no_such_module_here\n", "ModuleNotFoundError"),
