@@ -330,6 +330,24 @@ def test_a_wrong_request_is_refused_before_anything_is_built(kernel: Kernel, nam
     assert caught.value.code == code
 
 
+def test_a_reference_that_the_file_does_not_name_is_refused_unread(kernel: Kernel) -> None:
+    other = "raise SystemExit\ndef f(a, x, y, n): ...\ndef g(): ...\n"
+    kernel.edit("ref.py", lambda _: other)
+    with pytest.raises(RequestError, match="has no function 'saxpy'; it has f, g") as caught:
+        kernel.workload()
+    assert caught.value.code == "program.no-function"
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["from other import *", "from other import f as saxpy", "saxpy = f", "globals()['saxpy'] = f",
+     "def saxpy(:"],
+)  # fmt: skip
+def test_a_reference_may_come_from_anywhere(kernel: Kernel, line: str) -> None:
+    kernel.edit("ref.py", lambda _: line)
+    assert kernel.workload().reference.function == "saxpy"
+
+
 def test_another_language_is_refused(kernel: Kernel) -> None:
     (kernel.folder / "saxpy.cu").write_text(SOURCE)
     work = kernel_workload(kernel.folder / "saxpy.cu", kernel.folder / "saxpy.toml")
