@@ -14,15 +14,16 @@ import sys
 import threading
 import traceback
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from tfsearch.core import errors
-from tfsearch.core.errors import TfsearchError, UnavailableError
+from tfsearch.core.errors import RequestError, TfsearchError, UnavailableError
 from tfsearch.measure.bench import Context, import_factory
 from tfsearch.measure.clock import BACK, REFERENCE
 from tfsearch.measure.compare import Baseline, benchmark, final
 from tfsearch.measure.job import Limits, MeasureJob
-from tfsearch.measure.protocols import Runner
+from tfsearch.measure.protocols import Calibrating, Roomy, Runner
 from tfsearch.measure.run import measure
 
 _PR_SET_PDEATHSIG = 1  # <linux/prctl.h>
@@ -45,7 +46,7 @@ def serve(config: Mapping[str, Any]) -> None:
         send(_error(error))
         return
     send({"kind": "ready"})
-    context = Context()
+    context = Context(runner)
     try:
         with os.fdopen(config["command"], encoding="utf-8") as commands:
             for line in commands:
@@ -88,7 +89,14 @@ def _execute(
 ) -> Any:
     if command["kind"] == "probe":
         return dict(runner.probe(command["names"]))
+    if command["kind"] == "calibrate":
+        if not isinstance(runner, Calibrating):
+            raise RequestError("calibrate.unsupported", "this device is not measured")
+        return {name: dict(fact) for name, fact in runner.calibrate().items()}
     jobs = [MeasureJob.from_json(item) for item in command["jobs"]]
+    if isinstance(runner, Roomy):
+        room = runner.room()
+        jobs = [replace(job, limits=job.limits.fitted(room)) for job in jobs]
     with _MemoryLimit(jobs[0].limits):
         if command["kind"] == "measure":
             return measure(jobs[0], runner, context, report).to_json()

@@ -25,7 +25,7 @@ from tfsearch.ir.hir.rounding import round_values
 from tfsearch.measure.buffers import Guarded, bits, poison, poison_bits
 from tfsearch.measure.clock import BACK, REFERENCE
 from tfsearch.measure.inputs import Pass
-from tfsearch.measure.protocols import Arguments, Loaded
+from tfsearch.measure.protocols import Arguments, Filling, Loaded
 
 Array = NDArray[Any]
 
@@ -57,6 +57,12 @@ class Case:
 
     inputs: Mapping[str, Array]
     expected: Mapping[str, Expected]
+
+    @property
+    def place(self) -> str:
+        """Where the reference was computed: ``host`` or ``device``."""
+        on_host = all(isinstance(e.ref, np.ndarray) for e in self.expected.values())
+        return "host" if on_host else "device"
 
     @property
     def nbytes(self) -> int:
@@ -212,7 +218,11 @@ def write_poison(loaded: Loaded, arguments: Arguments, case: Case, variant: int)
         if spec.name in shared:
             arguments.write(spec.name, case.inputs[spec.name])
         elif spec.name in case.expected:
-            arguments.write(spec.name, poison(spec.shape, DType(spec.dtype).numpy, variant))
+            kind = DType(spec.dtype).numpy
+            if isinstance(arguments, Filling):
+                arguments.fill(spec.name, poison_bits(kind, variant))
+            else:
+                arguments.write(spec.name, poison(spec.shape, kind, variant))
 
 
 def read_outputs(arguments: Arguments, case: Case) -> dict[str, Array]:

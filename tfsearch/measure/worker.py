@@ -30,6 +30,7 @@ from tfsearch.measure.process import Ended, Garbled, MeasuringProcess, Overdue, 
 LOCK_WAIT_S = 120.0
 START_S = 60.0
 PROBE_S = 60.0
+CALIBRATE_S = 300.0
 
 # After anything else the process may carry damage that a later candidate would be blamed for.
 _HARMLESS = frozenset({Status.OK, Status.LOAD_ERROR})
@@ -146,6 +147,18 @@ class Measurer:
         answer = self._request({"kind": "probe", "names": list(names)}, PROBE_S, lambda _: True)
         if isinstance(answer, _Failure):
             raise UnavailableError("measure.probe", f"probing {self.selector}: {answer.message}")
+        return answer
+
+    def calibrate(self) -> dict[str, dict[str, Any]]:
+        """Facts of the device as measured now; see :class:`tfsearch.measure.protocols.Calibrating`.
+
+        ``RequestError`` for a device that is not measured, ``UnavailableError`` when it fails.
+        """
+        answer = self._request({"kind": "calibrate"}, CALIBRATE_S, lambda _: True)
+        if isinstance(answer, _Failure):
+            raise UnavailableError(
+                "measure.calibrate", f"measuring {self.selector}: {answer.message}"
+            )
         return answer
 
     def cancel(self) -> None:
