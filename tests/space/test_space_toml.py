@@ -173,7 +173,7 @@ KERNEL_WRONG = [
     ("entry = 'f x'", "identifier"),
     ("args = 1", "args: must be a list"),
     ("args = [{ name = 'x' }]", "args[1]: lacks 'dtype'"),
-    ("args = [{ name = 'x', dtype = 'f31' }]", "unknown element type 'f31'"),
+    ("args = [{ name = 'x', dtype = 'f31' }]", "'f31'; known: f64, f32, f16, bf16, i32, i8"),
     ("args = [{ name = 'x', dtype = 'f32', shape = ['A'] }]", "'A'"),
     ("args = [{ name = 'x', dtype = 'f32', shape = [0] }]", "at least 1"),
     ("args = [{ name = 'x', dtype = 'f32', shape = ['3 / 2'] }]", "whole number"),

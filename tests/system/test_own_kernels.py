@@ -19,6 +19,7 @@ from tfsearch.core.settings import Settings
 from tfsearch.db import open_store
 from tfsearch.measure.job import Limits
 from tfsearch.plugin.kernel import flags_of
+from tfsearch.runtime import export_bundle, load_bundle, question_of
 from tfsearch.runtime.serving import Found, Missed, Question, exact, executable, opened, resolve
 from tfsearch.space.file import kernel_workload
 from tfsearch.tune import TuneReport, TuneRequest, tune
@@ -269,6 +270,19 @@ def test_a_header_that_appears_in_front_of_another_misses(tuned: Kernel) -> None
     assert tuned.differs() == {"workload.program.source"}
 
 
+def test_a_bundle_holds_it(tuned: Kernel, tmp_path: Path) -> None:
+    source, space = str(tuned.folder / "saxpy.c"), str(tuned.folder / "saxpy.toml")
+    question = question_of(source, {"space": space, "target": "x86"})
+    digest = export_bundle(tmp_path / "own.zip", [question])
+    bundle = load_bundle(tmp_path / "own.zip", sha256=digest)
+    x, y = np.ones((2, 4096), "f4")
+    found: Any = bundle.lookup(source, space=space)
+    found(2.0, x, y, 4096)
+    assert (y == 3.0).all()
+    with pytest.raises(NotRecordedError, match="no kernel for this workload"):
+        bundle.lookup(source, space=space, n=128)
+
+
 def test_without_a_compiler_only_a_kernel_that_includes_nothing_is_served(
     kernel: Kernel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -314,6 +328,24 @@ def test_a_wrong_request_is_refused_before_anything_is_built(kernel: Kernel, nam
     with pytest.raises(RequestError) as caught:
         kernel.tune()
     assert caught.value.code == code
+
+
+def test_a_reference_that_the_file_does_not_name_is_refused_unread(kernel: Kernel) -> None:
+    other = "raise SystemExit\ndef f(a, x, y, n): ...\ndef g(): ...\n"
+    kernel.edit("ref.py", lambda _: other)
+    with pytest.raises(RequestError, match="has no function 'saxpy'; it has f, g") as caught:
+        kernel.workload()
+    assert caught.value.code == "program.no-function"
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["from other import *", "from other import f as saxpy", "saxpy = f", "globals()['saxpy'] = f",
+     "def saxpy(:"],
+)  # fmt: skip
+def test_a_reference_may_come_from_anywhere(kernel: Kernel, line: str) -> None:
+    kernel.edit("ref.py", lambda _: line)
+    assert kernel.workload().reference.function == "saxpy"
 
 
 def test_another_language_is_refused(kernel: Kernel) -> None:

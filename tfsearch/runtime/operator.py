@@ -13,7 +13,7 @@ from tfsearch.core import settings as core_settings
 from tfsearch.core.errors import NotRecordedError, RequestError, UnavailableError
 from tfsearch.core.records import ServedBy
 from tfsearch.core.settings import Settings
-from tfsearch.ir.hir.builtins import BUILTINS
+from tfsearch.ir.hir.builtins import BUILTINS, unknown_op
 from tfsearch.ir.hir.named import CLASSES, Op, traceable
 from tfsearch.ir.workload import Workload
 from tfsearch.runtime.arrays import (
@@ -81,9 +81,7 @@ class Operator:
         self._routes: dict[_Shape, _Route] = {}
         self._last = threading.local()
         if isinstance(op, str) and op not in BUILTINS and ":" not in op:
-            raise RequestError(
-                "workload.unknown-op", f"unknown op {op!r}; known ops: {', '.join(BUILTINS)}"
-            )
+            raise unknown_op(op)
 
     def __repr__(self) -> str:
         return f"<Operator {self.name}>"

@@ -8,7 +8,7 @@ from typing import Any, cast
 
 from tfsearch.core.errors import RequestError
 from tfsearch.core.records import ParamValue
-from tfsearch.ir.dtypes import DType
+from tfsearch.ir.dtypes import DATA_TYPES, DType
 from tfsearch.space.expr import Expr, parse
 from tfsearch.space.file.model import Fill, Init
 from tfsearch.space.grammar import INT_MAX, INT_MIN, shorten
@@ -153,7 +153,7 @@ def dtype(value: object) -> DType:
     try:
         return DType.named(value)
     except ValueError:
-        known = ", ".join(item.value for item in DType if item is not DType.BOOL)
+        known = ", ".join(item.value for item in DATA_TYPES if item is not DType.BOOL)
         raise wrong(f"unknown element type {shorten(repr(value), 40)}; known: {known}") from None
 
 
