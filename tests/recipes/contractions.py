@@ -32,12 +32,19 @@ def device(level: str, units: int = 2) -> Device:
     return replace(nominal, record=record)
 
 
-def problem(workload: Workload, level: str = "avx512", units: int = 2) -> Problem:
-    """The workload bound to a processor of a level, whatever this machine has."""
+def problem(
+    workload: Workload, level: str = "avx512", units: int = 2, *, halves: bool = False
+) -> Problem:
+    """The workload bound to a processor of a level, whatever this machine has.
+
+    ``halves``: one on which vectors of half the width take half the time.
+    """
     from tfsearch.target.x86.device import NOMINAL
     from tfsearch.target.x86.problem import X86Problem
 
     cpu = replace(NOMINAL, features=tuple(sorted(LEVELS[level])), units=units)
+    if halves:
+        cpu = replace(cpu, vendor="AuthenticAMD", family=25, model=17)
     return X86Problem(workload, cpu, target.atoms(device(level, units)))
 
 

@@ -19,7 +19,7 @@ from tfsearch.measure.inputs import Pass
 from tfsearch.plugin.target import Problem
 from tfsearch.prove.analyze import analyze
 from tfsearch.prove.verify import verify
-from tfsearch.search.scan import points_of
+from tfsearch.search.scan import points_of, predict_points
 from tfsearch.space import Point, Space
 from tfsearch.target.x86 import target
 from tfsearch.tune.proof import QUICK, prove_reduced
@@ -70,6 +70,52 @@ def test_every_odd_size_verifies(m: int, n: int, k: int) -> None:
     for point in bound.space.sample(8, np.random.default_rng(m + n + k)):
         refusals = verify(bound.lower(point), atoms, limits)
         assert not refusals, (point, refusals[0])
+
+
+NARROW, WIDE = "x86.fma.f32x8", "x86.fma.f32x16"
+
+
+@pytest.mark.parametrize("n", [3, 8, 9, 16, 65, 72, 73, 145])
+def test_a_short_last_vector_takes_a_narrower_unit_where_that_is_faster(n: int) -> None:
+    atoms, limits = atoms_of("avx512"), target.limits(device("avx512"))
+    recipe = f"contraction.blocked.{WIDE}"
+    workload = gemm(m=33, n=n, k=129, epilogue="bias")
+    bound = problem(workload, halves=True)
+    for point in bound.space.only(recipe).sample(5, np.random.default_rng(n)):
+        module = bound.lower(point)
+        narrow = 0 < n % 16 <= 8 and point.params["grid_k"] == 1
+        assert (NARROW in _atoms_used(module)) == narrow, point
+        refusals = verify(module, atoms, limits)
+        assert not refusals, (point, refusals[0])
+        small, reduced = bound.reduced(point)
+        assert (NARROW in _atoms_used(reduced)) == narrow, point
+        wrong = prove_reduced(small, reduced, atoms, limits, QUICK)
+        assert not wrong, (point, wrong[0])
+        products = [
+            w for w in analyze(module, atoms).main.work if atoms[w.atom].computes.kind is Kind.MMA
+        ]
+        if point.params["units"] == 1:
+            facts = _facts(bound, bound.space, point)
+            assert sum(w.total for w in products) == facts["multiply_adds"]
+    even = problem(workload)
+    for point in even.space.only(recipe).sample(5, np.random.default_rng(n)):
+        assert NARROW not in _atoms_used(even.lower(point))
+
+
+def test_a_narrow_last_vector_is_predicted_faster() -> None:
+    point = Point(
+        f"contraction.blocked.{WIDE}",
+        {
+            "rows": 5, "columns": 5, "kc": 129, "m_tiles": 8, "n_tiles": 1, "order": "nkm",
+            "inner": "nm", "pack_a": "none", "pack_b": "none", "unroll": 4, "prefetch": 0,
+            "stream": False, "finish": "after", "units": 1, "grid_m": 1, "grid_o": 1, "grid_k": 1,
+        },
+    )  # fmt: skip
+    times = {
+        n: predict_points(problem(gemm(m=33, n=n, k=129), halves=True), [point])[0][0]
+        for n in (65, 73)
+    }
+    assert times[65] < 0.95 * times[73]
 
 
 def test_a_reduced_form_keeps_what_makes_a_point_special() -> None:

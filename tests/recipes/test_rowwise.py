@@ -173,6 +173,34 @@ def test_passes_side_by_side_give_the_same_answer(name):
         assert wrong(small.program, inputs, outputs) == [], params
 
 
+@pytest.mark.parametrize(
+    "prog",
+    [
+        softmax(9, 1100, DType.F32),
+        softmax(40, 100, DType.F32),
+        program(centred, x=("f32", (3, 4, 700))),
+    ],
+)
+def test_passes_side_by_side_ask_for_what_the_first_will_read(prog):
+    matched = Rowwise().match(workload(prog), kit())
+    points = Space(tuple(matched.spaces)).legal_set()[0]
+    both = np.flatnonzero(points.labels("beside") & points.labels("prefetch"))
+    assert len(both)
+    facts = matched.facts(points)
+    for row in np.random.default_rng(2).choice(both, 4, replace=False):
+        params = points.params(int(row))
+        module = matched.lower(points.recipe.name, params)
+        assert verify(module, kit().atoms, LIMITS) == ()
+        expected = counted(module, kit().atoms)
+        assert {k: int(facts.columns[k][row]) for k in expected} == expected
+        silent = matched.lower(points.recipe.name, {**params, "prefetch": False})
+        more = {k for k, n in counted(silent, kit().atoms).items() if n != expected[k]}
+        assert more == {"calls"}, (more, expected)
+        inputs = inputs_of(prog)
+        outputs = interpreted(prog, module, kit().atoms, inputs)
+        assert wrong(prog, inputs, outputs) == [], params
+
+
 def test_passes_side_by_side_are_offered_where_there_are_several():
     offered = {
         name: bool(Space(tuple(m.spaces)).legal_set()[0].labels("beside").any())

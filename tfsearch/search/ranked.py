@@ -15,7 +15,9 @@ was tried comes first, and a near-copy has to be predicted better by several per
 the square of closeness and shrunk towards 0 (the overall ratio is taken out, because a
 constant factor ranks nothing); a point that failed counts as twice as slow as estimated. A share
 ``explore`` (one in eight) of the points is uniform over all legal ones, which keeps a wrong
-model from hiding a part of the space for ever.
+model from hiding a part of the space for ever; for a share ``exploit`` (one in four) closeness does
+not count: these follow the model's order and, once something was measured, the neighbourhood of
+what was better than estimated.
 """
 
 from __future__ import annotations
@@ -41,9 +43,10 @@ PRIOR = 1.0
 
 @dataclass(frozen=True)
 class RankedOptions:
-    """``explore`` in [0, 1], ``tolerance`` as a share of time, ``pool`` in points."""
+    """``explore`` and ``exploit`` in [0, 1], ``tolerance`` as a share of time, ``pool`` in points."""
 
     explore: float = 0.125
+    exploit: float = 0.25
     tolerance: float = 0.15
     pool: int = 2048
 
@@ -117,17 +120,24 @@ class Ranked(Base):
         self._pool.crowd(self.problem, point)
 
     def _explored(self) -> Point | None:
-        count, share = len(self._seen), self._options.explore
-        if math.floor((count + 1) * share) == math.floor(count * share):
+        if not self._turn(self._options.explore):
             return None
         for point, bound in self._uniform:
             if point not in self._seen and not self._hopeless(bound):
                 return point
         return None
 
+    def _turn(self, share: float, shift: int = 0) -> bool:
+        """Whether it is the turn of points that are ``share`` of all."""
+        count = len(self._seen) + shift
+        return math.floor((count + 1) * share) > math.floor(count * share)
+
     def _ranked(self) -> Point | None:
+        # Shifted, so that it is not the turn of both kinds at once.
+        alone = self._turn(self._options.exploit, shift=2)
+        tolerance = 0.0 if alone else self._options.tolerance
         while True:
-            while (row := self._pool.best(self._options.tolerance)) is not None:
+            while (row := self._pool.best(tolerance)) is not None:
                 point = self._pool.take(row)
                 if point not in self._seen and not self._hopeless(self._pool.bound(row)):
                     return point

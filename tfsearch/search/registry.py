@@ -52,6 +52,7 @@ def _ranked(context: PolicyContext) -> Policy:
     default = RankedOptions()
     options = RankedOptions(
         explore=_number(context, "explore", default.explore, 0.0, 1.0),
+        exploit=_number(context, "exploit", default.exploit, 0.0, 1.0),
         tolerance=_number(context, "tolerance", default.tolerance, 0.0, 10.0),
         pool=int(_number(context, "pool", default.pool, 1, 1_000_000)),
     )
@@ -129,7 +130,7 @@ def _portfolio(context: PolicyContext) -> Policy:
 
 
 POLICIES: dict[str, PolicyEntry] = {
-    "ranked": PolicyEntry(_ranked, ("explore", "tolerance", "pool")),
+    "ranked": PolicyEntry(_ranked, ("explore", "exploit", "tolerance", "pool")),
     "random": PolicyEntry(_random),
     "exhaustive": PolicyEntry(_exhaustive, ("prune",)),
     "local": PolicyEntry(_local),

@@ -108,13 +108,23 @@ class ContractionFacts:
     """Facts of the points of one unit's space."""
 
     def __init__(
-        self, contraction: Contraction, unit: MatrixUnit, kit: Kit, lanes: int, alignment: int
+        self,
+        contraction: Contraction,
+        unit: MatrixUnit,
+        kit: Kit,
+        lanes: int,
+        alignment: int,
+        narrow: MatrixUnit | None = None,
     ) -> None:
         self.contraction = contraction
         self.unit = unit
         self.kit = kit
         self.lanes = lanes
         self.alignment = alignment
+        rest = contraction.n % unit.tile[1]
+        fits = narrow is not None and 0 < rest <= narrow.tile[1]
+        self.narrow = narrow if fits else None
+        """The unit of the last vector of columns, where that is another."""
 
     def of(self, points: Points) -> Facts:
         """Facts of a batch."""
@@ -162,6 +172,7 @@ class _Batch:
         self.outer = _ceil(outer, grid_o)
         self.depth = column("depth")
         self.grid_k = column("grid_k")
+        self.narrowed = (grid_n == 1) & (self.grid_k == 1)
         self.depth_blocks = _ceil(column("k_blocks"), self.grid_k)
         self.k = np.minimum(self.depth_blocks * column("kc"), c.k)
         self.steps = _ceil(self.k, self.uk)
@@ -314,6 +325,9 @@ class _Batch:
             for m_count, rows in ((self.m.full, self.rows), (self.m.rest > 0, self.m.rest)):
                 step = np.maximum(rows * columns * mma, rows * splat + loads)
                 busy += m_count * n_count * np.maximum(step, least)
+        if owner.narrow is not None:
+            saved = self.m.total * (mma - owner.kit.cycles(owner.narrow.name))
+            busy -= np.where(self.narrowed, saved, 0.0)
         busy *= self.steps * self.outer
         lanes = owner.lanes
         store = owner.cycles(Computation(Kind.STORE, "", (lanes,), (unit.acc, unit.acc)))

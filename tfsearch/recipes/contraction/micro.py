@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
@@ -16,6 +16,7 @@ from tfsearch.recipes.contraction.match import Contraction, K, M, N, Output
 from tfsearch.recipes.contraction.nest import Tile
 from tfsearch.recipes.contraction.pack import TileA, TileB, box_along, box_of
 from tfsearch.recipes.contraction.schedule import Schedule, Tiling
+from tfsearch.recipes.contraction.unit import MatrixUnit
 from tfsearch.recipes.fragments import Fragments, Lanes, Place, compute_dtype
 
 LINE_BYTES = 64
@@ -127,6 +128,36 @@ class TileRegisters:
 
 
 @dataclass(frozen=True)
+class Strip:
+    """Columns of a register tile that one unit computes: ``columns`` unit tiles from element
+    ``start`` of the tile on, of which the last may be short.
+    """
+
+    unit: MatrixUnit
+    start: int
+    columns: int
+    acc: Buffer
+
+    @property
+    def width(self) -> int:
+        """Columns of a unit tile, elements."""
+        return self.unit.tile[1]
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Shape of an accumulator."""
+        return self.unit.atom.operands[0].shape
+
+    def fragment(self, i: ExprLike, j: ExprLike) -> Window:
+        """The accumulator of a row and a column of unit tiles."""
+        return window(self.acc, i, j, *((0, extent) for extent in self.acc.shape[2:]))
+
+    def valid(self, j: int, size: int) -> int:
+        """Elements of column ``j`` within a register tile of ``size`` columns."""
+        return min(self.width, size - self.start - j * self.width)
+
+
+@dataclass(frozen=True)
 class MicroKernel:
     """Code of one register tile.
 
@@ -164,69 +195,76 @@ class MicroKernel:
 
     def emit(self) -> None:
         """Append the tile's statements."""
-        unit = self.schedule.unit
-        if self.tiles is not None:
-            acc = self.tiles.acc
-        else:
-            shape = (self._rows, self._columns, *unit.atom.operands[0].shape)
-            acc = self.builder.alloc("acc", unit.acc, shape, unit.space)
-        self._begin(acc)
-        self._accumulate(acc)
-        self._end(acc)
+        strips = self._strips()
+        self._begin(strips)
+        self._accumulate(strips)
+        self._end(strips)
 
     # Accumulators ------------------------------------------------------------------------
 
-    def _fragment(self, acc: Buffer, i: ExprLike, j: ExprLike) -> Window:
-        extents = [(0, extent) for extent in acc.shape[2:]]
-        return window(acc, i, j, *extents)
+    def _strips(self) -> tuple[Strip, ...]:
+        """One strip, or two where a short last vector fits a unit that takes less time."""
+        unit = self.schedule.unit
+        if self.tiles is not None:
+            return (Strip(unit, 0, self._columns, self.tiles.acc),)
+        whole, rest = divmod(self.column.size, unit.tile[1])
+        narrow = self.schedule.narrow_for(rest)
+        parts = [(unit, 0, self._columns)]
+        if narrow is not None:
+            parts = [(unit, 0, whole)] * (whole > 0) + [(narrow, whole * unit.tile[1], 1)]
+        strips: list[Strip] = []
+        for its, start, columns in parts:
+            shape = (self._rows, columns, *its.atom.operands[0].shape)
+            name = "acc" if its is unit else "acc_tail"
+            acc = self.builder.alloc(name, its.acc, shape, its.space)
+            strips.append(Strip(its, start, columns, acc))
+        return tuple(strips)
 
-    def _tile_shape(self) -> tuple[int, ...]:
-        return self.schedule.unit.atom.operands[0].shape
-
-    def _begin(self, acc: Buffer) -> None:
+    def _begin(self, strips: Sequence[Strip]) -> None:
         """Zero, or what the blocks of k before this one left."""
-        unit, builder = self.schedule.unit, self.builder
-        fn, value = ("", (Scalar(0.0),)) if unit.is_vector else ("zero", ())
-        fill = self.fragments.atom(Computation(Kind.FILL, fn, self._tile_shape(), (unit.acc,)))
-        with builder.capture() as zero, self._each() as (i, j):
-            builder.call(fill, self._fragment(acc, i, j), *value)
+        builder = self.builder
+        fn, value = ("", (Scalar(0.0),)) if self.schedule.unit.is_vector else ("zero", ())
+        with builder.capture() as zero:
+            for strip in strips:
+                computes = Computation(Kind.FILL, fn, strip.shape, (strip.unit.acc,))
+                fill = self.fragments.atom(computes)
+                with self._each(strip) as (i, j):
+                    builder.call(fill, strip.fragment(i, j), *value)
         if self.partial is None:
             builder.extend(zero)
             return
         with builder.capture() as resume:
-            self._move_partial(acc, Kind.LOAD)
+            self._move_partial(strips, Kind.LOAD)
         builder.choose(self.depth.is_first, tuple(zero), tuple(resume))
 
     @contextmanager
-    def _each(self) -> Generator[tuple[Expr, Expr], None, None]:
+    def _each(self, strip: Strip) -> Generator[tuple[Expr, Expr], None, None]:
         with (
             self.builder.loop("i", self._rows, unrolled=True) as i,
-            self.builder.loop("j", self._columns, unrolled=True) as j,
+            self.builder.loop("j", strip.columns, unrolled=True) as j,
         ):
             yield i, j
 
-    def _move_partial(self, acc: Buffer, kind: Kind) -> None:
+    def _move_partial(self, strips: Sequence[Strip], kind: Kind) -> None:
         """Load or store the unfinished sums."""
-        assert self.partial is not None
-        unit = self.schedule.unit
-        for j in range(self._columns):
-            valid = min(unit.tile[1], self.column.size - j * unit.tile[1])
-            with self.builder.loop("i", self._rows, unrolled=True) as i:
-                memory, partial = self._partial_window(i, j, valid)
-                atom = self.fragments.atom(
-                    Computation(kind, "", self._tile_shape(), (unit.acc, unit.acc), partial=partial)
-                )
-                fragment = self._fragment(acc, i, j)
-                pair = (fragment, memory) if kind is Kind.LOAD else (memory, fragment)
-                self.builder.call(atom, *pair)
+        for strip in strips:
+            types = (strip.unit.acc, strip.unit.acc)
+            for j in range(strip.columns):
+                with self.builder.loop("i", self._rows, unrolled=True) as i:
+                    memory, partial = self._partial_window(strip, i, j)
+                    computes = Computation(kind, "", strip.shape, types, partial=partial)
+                    fragment = strip.fragment(i, j)
+                    pair = (fragment, memory) if kind is Kind.LOAD else (memory, fragment)
+                    self.builder.call(self.fragments.atom(computes), *pair)
 
-    def _partial_window(self, i: ExprLike, j: int, valid: int) -> tuple[Window, bool]:
+    def _partial_window(self, strip: Strip, i: ExprLike, j: int) -> tuple[Window, bool]:
         assert self.partial is not None
         buffer = self.partial.buffer
         assert buffer is not None
-        um, un, _ = self.schedule.unit.tile
+        um, un, _ = strip.unit.tile
+        valid = strip.valid(j, self.column.size)
         row: Expr = self.row.start + as_expr(i) * um
-        column = self.column.start + j * un
+        column = self.column.start + (strip.start + j * un)
         if self.partial.part is not None:
             return window(buffer, self.partial.part, (row, um), (column, un)), False
         if self.partial.output is None:
@@ -239,43 +277,45 @@ class MicroKernel:
 
     # The loop over k ---------------------------------------------------------------------
 
-    def _accumulate(self, acc: Buffer) -> None:
+    def _accumulate(self, strips: Sequence[Strip]) -> None:
         unit, builder = self.schedule.unit, self.builder
         depth = unit.tile[2]
         steps = ceil_div(self.depth.length, depth) if depth > 1 else self.depth.length
         with builder.loop("p", steps, unroll=self.schedule.unroll) as p:
             if unit.is_vector:
-                self._vector_step(acc, p)
+                self._vector_step(strips, p)
             else:
-                self._tile_step(acc, p)
+                self._tile_step(strips[0], p)
             if self.beside is not None:
                 self.beside(p)
 
-    def _vector_step(self, acc: Buffer, p: Expr) -> None:
-        unit, builder = self.schedule.unit, self.builder
-        lanes = unit.tile[1]
-        rows, columns = acc.shape[:2]
-        b = builder.alloc("bv", unit.b, (columns, lanes), MemorySpace.REGISTER)
-        for j in range(columns):
-            source, dtype, partial = self._b_row(p, j)
-            load = Computation(Kind.LOAD, "", (lanes,), (unit.b, dtype), partial=partial)
-            builder.call(self.fragments.atom(load), window(b, j, (0, lanes)), source)
+    def _vector_step(self, strips: Sequence[Strip], p: Expr) -> None:
+        builder = self.builder
+        loaded = [self._load_row(strip, p) for strip in strips]
         if self.schedule.prefetch and self.b is None:
-            self._prefetch(p, columns)
-        with builder.loop("i", rows, unrolled=True) as i:
-            a = builder.alloc("av", unit.a, (lanes,), MemorySpace.REGISTER)
+            self._prefetch(p)
+        with builder.loop("i", self._rows, unrolled=True) as i:
             source, dtype = self._a_element(i, p)
-            splat = Computation(Kind.SPLAT, "", (lanes,), (unit.a, dtype))
-            builder.call(self.fragments.atom(splat), window(a, (0, lanes)), source)
-            with builder.loop("j", columns, unrolled=True) as j:
-                builder.call(
-                    unit.name,
-                    self._fragment(acc, i, j),
-                    window(a, (0, lanes)),
-                    window(b, j, (0, lanes)),
-                )
+            for strip, b in zip(strips, loaded, strict=True):
+                unit, lanes = strip.unit, strip.width
+                a = builder.alloc("av", unit.a, (lanes,), MemorySpace.REGISTER)
+                splat = Computation(Kind.SPLAT, "", (lanes,), (unit.a, dtype))
+                builder.call(self.fragments.atom(splat), window(a, (0, lanes)), source)
+                with builder.loop("j", strip.columns, unrolled=True) as j:
+                    factors = window(a, (0, lanes)), window(b, j, (0, lanes))
+                    builder.call(unit.name, strip.fragment(i, j), *factors)
 
-    def _prefetch(self, p: Expr, columns: int) -> None:
+    def _load_row(self, strip: Strip, p: Expr) -> Buffer:
+        """Registers with a row of the second factor."""
+        unit, lanes = strip.unit, strip.width
+        b = self.builder.alloc("bv", unit.b, (strip.columns, lanes), MemorySpace.REGISTER)
+        for j in range(strip.columns):
+            source, dtype, partial = self._b_row(strip, p, j)
+            load = Computation(Kind.LOAD, "", (lanes,), (unit.b, dtype), partial=partial)
+            self.builder.call(self.fragments.atom(load), window(b, j, (0, lanes)), source)
+        return b
+
+    def _prefetch(self, p: Expr) -> None:
         """Ask for the lines of a row of the second factor that a later step will read.
 
         The last row is asked for again where there is no later one.
@@ -286,22 +326,22 @@ class MicroKernel:
         hint = self.fragments.atom(Computation(Kind.HINT, "prefetch", (1,), (buffer.dtype,)))
         later = minimum(self.depth.start + p + self.schedule.prefetch, self.contraction.k - 1)
         row = self.builder.let("later", later)
-        for at in range(0, columns * lanes, max(lanes, LINE_BYTES // buffer.dtype.bytes)):
+        line = max(lanes, LINE_BYTES // buffer.dtype.bytes)
+        for at in range(0, self._columns * lanes, line):
             box = box_along(self.place, K, row, 1)
             box[N] = (self.column.start + at, 1)
             self.builder.call(hint, box_of(buffer, side, box))
 
-    def _b_row(self, p: Expr, j: int) -> tuple[Window, DType, bool]:
-        lanes = self.schedule.unit.tile[1]
-        valid = min(lanes, self.column.size - j * lanes)
+    def _b_row(self, strip: Strip, p: Expr, j: int) -> tuple[Window, DType, bool]:
+        lanes, at = strip.width, strip.start + j * strip.width
+        valid = strip.valid(j, self.column.size)
         if self.b is not None:
-            row = self.b.row(p, j * lanes, valid)
-            return row, self.b.view.buffer.dtype, valid < lanes
+            return self.b.row(p, at, valid), self.b.view.buffer.dtype, valid < lanes
         side = self.contraction.b
         assert side.source is not None
         buffer = self.fragments.buffers[side.source]
         box = box_along(self.place, K, self.depth.start + p, 1)
-        box[N] = (self.column.start + j * lanes, valid)
+        box[N] = (self.column.start + at, valid)
         return box_of(buffer, side, box), buffer.dtype, valid < lanes
 
     def _a_element(self, i: ExprLike, p: Expr) -> tuple[Window, DType]:
@@ -314,7 +354,7 @@ class MicroKernel:
         box[M] = (self.row.start + i, 1)
         return box_of(buffer, side, box), buffer.dtype
 
-    def _tile_step(self, acc: Buffer, p: Expr) -> None:
+    def _tile_step(self, strip: Strip, p: Expr) -> None:
         """One step of k: each factor is loaded right before the first product that needs it."""
         builder = self.builder
         rows, columns = self._rows, self._columns
@@ -330,7 +370,7 @@ class MicroKernel:
                     loaded.add((name, index))
                     self._load_factor(fragment, name, index, p)
                 factors.append(fragment)
-            builder.call(self.schedule.unit.name, self._fragment(acc, i, j), *factors)
+            builder.call(strip.unit.name, strip.fragment(i, j), *factors)
 
     def _factor(self, name: str, index: int) -> Window:
         """The register of a factor; those of the longer side take turns."""
@@ -368,48 +408,48 @@ class MicroKernel:
 
     # Epilogue ----------------------------------------------------------------------------
 
-    def _end(self, acc: Buffer) -> None:
+    def _end(self, strips: Sequence[Strip]) -> None:
         """Keep the sums for the next block of k, or finish them into the outputs."""
         builder = self.builder
         if self.staged is not None:
-            self._stage(acc, self.staged)
+            self._stage(strips[0], self.staged)
             return
         with builder.capture() as finish:
             if self.schedule.unit.is_vector:
-                self._finish_vectors(acc)
+                self._finish_vectors(strips)
             else:
-                self._finish_tiles(acc)
+                self._finish_tiles(strips[0])
         if self.partial is None:
             builder.extend(finish)
             return
         with builder.capture() as keep:
-            self._move_partial(acc, Kind.STORE)
+            self._move_partial(strips, Kind.STORE)
         builder.choose(self.depth.is_last, tuple(finish), tuple(keep))
 
-    def _finish_vectors(self, acc: Buffer) -> None:
-        lanes = self.schedule.unit.tile[1]
-        for j in range(acc.shape[1]):
-            valid = min(lanes, self.column.size - j * lanes)
-            with self.builder.loop("i", acc.shape[0], unrolled=True) as i:
-                place = self._place(self.row.start + i, self.column.start + j * lanes)
-                self.epilogue.finish(self._fragment(acc, i, j), place, Lanes.of(lanes, N, valid))
+    def _finish_vectors(self, strips: Sequence[Strip]) -> None:
+        for strip in strips:
+            for j in range(strip.columns):
+                lanes = Lanes.of(strip.width, N, strip.valid(j, self.column.size))
+                column = self.column.start + (strip.start + j * strip.width)
+                with self.builder.loop("i", self._rows, unrolled=True) as i:
+                    place = self._place(self.row.start + i, column)
+                    self.epilogue.finish(strip.fragment(i, j), place, lanes)
 
-    def _stage(self, acc: Buffer, staged: Staged) -> None:
+    def _stage(self, strip: Strip, staged: Staged) -> None:
         """Tiles go through memory, where vectors pick them up row by row."""
-        unit = self.schedule.unit
-        um, un, _ = unit.tile
-        types = (unit.acc, unit.acc)
-        store = self.fragments.atom(Computation(Kind.STORE, "", self._tile_shape(), types))
+        um, un, _ = strip.unit.tile
+        types = (strip.unit.acc, strip.unit.acc)
+        store = self.fragments.atom(Computation(Kind.STORE, "", strip.shape, types))
         for i in range(self._rows):
             for j in range(self._columns):
                 target = window(staged.buffer, staged.slot, (i * um, um), (j * un, un))
-                self.builder.call(store, target, self._fragment(acc, i, j))
+                self.builder.call(store, target, strip.fragment(i, j))
 
-    def _finish_tiles(self, acc: Buffer) -> None:
+    def _finish_tiles(self, strip: Strip) -> None:
         um, un, _ = self.schedule.unit.tile
         shape = (self._rows * um, self._columns * un)
         staged = Staged.allocated(self.builder, self.schedule.unit.acc, shape, 1)
-        self._stage(acc, staged)
+        self._stage(strip, staged)
         with self.builder.loop("r", self.row.size) as r:
             self.finish_row(staged, r)
 

@@ -16,7 +16,7 @@ from tfsearch.recipes.recipe import Kit
 from tfsearch.space import Constraint, Definition, Parameter, RecipeSpace
 from tfsearch.space import Kind as Order
 
-VERSION = 3
+VERSION = 4
 BARRIER = "unit_barrier"
 """What a synchronisation over all units computes and is called in effects."""
 DEPTHS = (4, 8, 16, 32, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048, 4096)

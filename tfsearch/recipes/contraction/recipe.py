@@ -21,7 +21,7 @@ from tfsearch.recipes.contraction.facts import ContractionFacts
 from tfsearch.recipes.contraction.match import Contraction, K, M, N, match
 from tfsearch.recipes.contraction.parameters import space_of
 from tfsearch.recipes.contraction.schedule import Schedule
-from tfsearch.recipes.contraction.unit import MatrixUnit, matrix_units, vector_lanes
+from tfsearch.recipes.contraction.unit import MatrixUnit, matrix_units, narrower, vector_lanes
 from tfsearch.recipes.recipe import Kit
 from tfsearch.recipes.resize import DimensionClasses, Position
 from tfsearch.space import Points, RecipeSpace
@@ -48,6 +48,7 @@ class MatchedContraction:
         self.kit = kit
         usable, refusals = matrix_units(contraction, kit.atoms)
         units = [unit for unit in usable if self._worth(unit)]
+        self._usable = usable
         self.refusals: Sequence[Refusal]
         if not units:
             reasons = "; ".join(f"{r.where}: {r.message}" for r in refusals[:3])
@@ -96,10 +97,15 @@ class MatchedContraction:
         if dot is not None:
             return DotFacts(dot, self.kit).of(points)
         unit = self._units[points.recipe.name]
-        alignment = self.workload.alignment
-        return ContractionFacts(self.contraction, unit, self.kit, self.lanes(unit), alignment).of(
-            points
+        alignment, narrow = self.workload.alignment, self._narrow(unit)
+        facts = ContractionFacts(
+            self.contraction, unit, self.kit, self.lanes(unit), alignment, narrow
         )
+        return facts.of(points)
+
+    def _narrow(self, unit: MatrixUnit) -> MatrixUnit | None:
+        """A unit for short last vectors of columns, where one takes less time."""
+        return narrower(unit, self._usable, self.kit.cycles)
 
     def lower(self, space: str, params: Mapping[str, ParamValue]) -> Module:
         """A point as TIR."""
@@ -115,7 +121,7 @@ class MatchedContraction:
         unit = self._units[space]
         return lower(
             self.contraction,
-            Schedule.of(unit, params),
+            Schedule.of(unit, params, self._narrow(unit)),
             self.kit.atoms,
             self.lanes(unit),
             self.workload.accuracy,
@@ -135,11 +141,11 @@ class MatchedContraction:
             extents = dot_pipeline.reduced(dot, DotSchedule.of(params))
             return replace(self.workload, program=self._resized(extents)), params
         unit = self._units[space]
-        schedule = Schedule.of(unit, params)
+        schedule = Schedule.of(unit, params, self._narrow(unit))
         uk = unit.tile[2]
         _, grid_m, grid_n = schedule.grid
         m = schedule.tile_m * REDUCED_TILES * grid_m + max(1, schedule.tile_m // 3)
-        n = schedule.tile_n * REDUCED_TILES * grid_n + max(1, schedule.tile_n // 3)
+        n = schedule.tile_n * REDUCED_TILES * grid_n + self._reduced_rest(schedule)
         depth = 2 * max(uk, self.lanes(unit))
         blocks = 2 * schedule.grid_k
         k = blocks * depth + max(1, uk // 2 + 1)
@@ -164,6 +170,16 @@ class MatchedContraction:
             ),
         }
         return replace(self.workload, program=self._resized(sizes)), new
+
+    def _reduced_rest(self, schedule: Schedule) -> int:
+        """Elements of a short tile of columns; its last vector is narrow where the point's is."""
+        lanes = schedule.unit.tile[1]
+        rest = max(1, schedule.tile_n // 3)
+        if schedule.narrow_for(self.contraction.n % lanes) is not None:
+            return rest // lanes * lanes + 1
+        return (
+            rest if schedule.narrow_for(rest % lanes) is None else rest // lanes * lanes + lanes - 1
+        )
 
     def _resized(self, sizes: Mapping[str, int]) -> Program:
         c = self.contraction

@@ -21,6 +21,7 @@ class Schedule:
     outputs: after a register tile, or beside the products of the next one.
     ``order`` names the block loops from the outside in, ``inner`` the register-tile loops.
     ``grid`` splits units over outer axes, rows and columns, ``grid_k`` over the blocks of k.
+    ``narrow`` is a narrower unit that takes less time, for short last vectors of columns.
     """
 
     unit: MatrixUnit
@@ -39,9 +40,12 @@ class Schedule:
     finish: str
     grid: tuple[int, int, int]
     grid_k: int
+    narrow: MatrixUnit | None = None
 
     @staticmethod
-    def of(unit: MatrixUnit, params: Mapping[str, ParamValue]) -> Schedule:
+    def of(
+        unit: MatrixUnit, params: Mapping[str, ParamValue], narrow: MatrixUnit | None = None
+    ) -> Schedule:
         """Read the parameters that :mod:`tfsearch.recipes.contraction.parameters` declares."""
         units = int(params["units"])
         grid_m = int(params["grid_m"])
@@ -64,7 +68,17 @@ class Schedule:
             finish=str(params["finish"]),
             grid=(grid_o, grid_m, units // (grid_o * grid_m * grid_k)),
             grid_k=grid_k,
+            narrow=narrow,
         )
+
+    def narrow_for(self, rest: int) -> MatrixUnit | None:
+        """The narrow unit, where a last vector of ``rest`` elements fits it.
+
+        Units that split k add up whole vectors of one another's sums.
+        """
+        if self.narrow is None or self.grid_k > 1:
+            return None
+        return self.narrow if 0 < rest <= self.narrow.tile[1] else None
 
     def held(self, contraction: Contraction) -> str:
         """The factor, "a" or "b", of which a panel stays while panels of the other pass by."""

@@ -6,6 +6,7 @@ instruction is 16 x 16 x 32; an outer-product instruction 16 x 16 x 1. The lower
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from tfsearch.atoms.contract import Atom, Kind
@@ -82,6 +83,23 @@ def vector_lanes(unit: MatrixUnit) -> int:
     """Width of a vector unit's registers in 32-bit lanes, as :class:`Kit` counts them."""
     lanes = unit.tile[1]
     return max(1, lanes * unit.acc.bits // 32) if lanes > 1 else 1
+
+
+def narrower(
+    unit: MatrixUnit, units: Sequence[MatrixUnit], cycles: Callable[[str], float]
+) -> MatrixUnit | None:
+    """The widest of the vector units with fewer lanes that takes the least, and less, time."""
+    types = unit.atom.computes.dtypes
+    found = [
+        one
+        for one in units
+        if unit.is_vector
+        and one.is_vector
+        and one.atom.computes.dtypes == types
+        and one.tile[1] < unit.tile[1]
+        and cycles(one.name) < cycles(unit.name)
+    ]
+    return min(found, key=lambda one: (cycles(one.name), -one.tile[1]), default=None)
 
 
 def matrix_units(

@@ -33,7 +33,7 @@ class Beside:
     """
 
     def __init__(
-        self, walker: Walker, outer: list[str], walk: Callable[[list[Active]], None]
+        self, walker: Walker, outer: list[str], walk: Callable[[Expr, list[Active]], None]
     ) -> None:
         self.walker = walker
         self.builder = walker.builder
@@ -68,7 +68,7 @@ class Beside:
     def stage(self, newest: Expr, passes: range) -> None:
         """One walk: pass n is at the group that is n - 1 before ``newest``."""
         active = [self.activate(number, as_expr(newest - (number - 1))) for number in passes]
-        self.walk(active)
+        self.walk(newest, active)
         for each in active:
             for line in each.lines:
                 self.walker.end(each.one, line, each.acc)

@@ -37,6 +37,9 @@ CHAIN = "chain"
 """The wait for accumulators, counted beside the pipes."""
 CHAIN_LATENCY = 4.0
 """Cycles until a dependent add, max or multiply-add can start; the same on current cores."""
+UNASKED = 3.0
+"""Cycles that a line of input from beyond the outer cache costs where nobody asked for it ahead:
+hardware prefetchers begin anew at every page (measured on Zen 4: 1 to 8)."""
 FINISH_LATENCY = 40.0
 """Cycles from the last element of a walk to the first of the next: joining the lanes, the row's
 own arithmetic, a mispredicted loop exit; an estimate."""
@@ -128,7 +131,7 @@ class _Shape:
         low, passes, zero = self.low, self.plan.passes, np.zeros(self.meter.width)
         if not isinstance(low, Rows) or len(passes) < 3:
             return [zero] * len(passes)
-        beside = Beside(low.walker, low.outer, lambda _: None)
+        beside = Beside(low.walker, low.outer, lambda _newest, _active: None)
         beside.allocate()
         line = self.whole_line
         out = [zero]
@@ -381,7 +384,18 @@ class _Batch:
             cycles[CHAIN] = (groups * steps * CHAIN_LATENCY).astype(np.float64)
         ends = FINISH_LATENCY if self.along else FINISH_LATENCY / 4
         overhead = groups * (steps * STEP_OVERHEAD + ends)
+        if number == 1:
+            overhead = overhead + self._unasked()
         return Phase(f"pass{number}", cycles, self._traffic(number), overhead)
+
+    def _unasked(self) -> Column:
+        """Cycles of waiting for input lines that nobody asked for."""
+        domain, caches = self.plan.domain, self.owner.kit.caches
+        arguments = (*domain.inputs, *domain.outputs)
+        far = sum(a.type.bytes for a in arguments) / self.units > (caches[:2] or (0,))[-1]
+        size = sum(domain.inputs[v].type.bytes for v in self.plan.fetched)
+        lines = size / self.owner.kit.line * self.busy / np.maximum(self.lines, 1)
+        return np.where(far & ~self.prefetch & ~self.registers, UNASKED * lines, 0.0)
 
     def _together(self, phases: Sequence[Phase]) -> Phase:
         """Passes side by side in one walk: their work adds up, their waits overlap."""

@@ -19,7 +19,7 @@ from tfsearch.recipes.rowwise.schedule import (
 )
 from tfsearch.space import Constraint, Definition, Kind, Parameter, RecipeSpace
 
-VERSION = 2
+VERSION = 3
 NAMES = {Pipeline.ROWS: "rowwise.rows", Pipeline.COLUMNS: "rowwise.columns"}
 SPARE_REGISTERS = 8
 """Registers left to temporaries and constants of maths functions."""
@@ -206,10 +206,9 @@ def _beside() -> tuple[Constraint, ...]:
     return (
         Constraint(
             "rowwise.beside",
-            f"beside == False or (staging != '{REGISTERS}' and prefetch == False "
-            "and (groups - 1) // units >= walks)",
-            "{walks} passes side by side need memory between them (staging {staging}), nothing "
-            "fetched ahead, and {walks} of the {groups} groups on each of {units} units",
+            f"beside == False or (staging != '{REGISTERS}' and (groups - 1) // units >= walks)",
+            "{walks} passes side by side need memory between them (staging {staging}), and {walks} "
+            "of the {groups} groups on each of {units} units",
         ),
     )
 

@@ -9,19 +9,18 @@
 #define F(op) TFS_CAT4(tfs_, op, _, TFS_N)
 #define K(c) F(set1)(c)
 
-/* exp(x) = 2^k exp(r), k = round(x / ln 2), |r| <= ln(2)/2; (exp(r) - 1 - r) / r^2 by degree 4:
- * 2^-28.3.  Beyond the clamps the scaling gives inf and 0. */
+/* exp(x) = 2^(k/16) exp(r), k = round(16 x / ln 2), |r| <= ln(2)/32; (exp(r) - 1 - r) / r^2 by degree
+ * 1: 2^-27.7.  2^(k/16) is 2^floor(k/16), which the scaling gives, times one of 16 numbers, which the
+ * lowest four bits of x / ln 2 + 1.5 * 2^19 select.  Beyond the clamps the scaling gives inf and 0. */
 TFS_FN TFS_V F(exp)(TFS_V x) {
   TFS_V c = F(maxk)(F(mink)(x, K(89.0f)), K(-104.0f));
-  TFS_V k = F(fma)(c, K(0x1.715476p+0f), K(TFS_MAGIC32)) - K(TFS_MAGIC32);
+  TFS_V t = F(fma)(c, K(0x1.715476p+0f), K(TFS_MAGIC32_16)), k = t - K(TFS_MAGIC32_16);
   TFS_V r = F(fma)(k, K(-0x1.62e430p-1f), c);
   r = F(fma)(k, K(0x1.05c610p-29f), r);
-  TFS_V q = F(fma)(K(0x1.6a224ep-10f), r, K(0x1.123b04p-7f));
-  q = F(fma)(q, r, K(0x1.5558f8p-5f));
-  q = F(fma)(q, r, K(0x1.555490p-3f));
-  q = F(fma)(q, r, K(0x1.fffffcp-2f));
-  TFS_V p = F(fma)(r * r, q, r) + K(1.0f);
-  return F(scale)(p, k);
+  TFS_V s = F(select16)(tfs_exp2_16, F(bits)(t));
+  TFS_V q = F(fma)(K(0x1.555556p-3f), r, K(0x1.000148p-1f));
+  q = F(fma)(r * r, q, r);
+  return F(scale_16)(F(fma)(s, q, s), t);
 }
 
 /* log(x) = k ln 2 + log(1 + f), sqrt(1/2) <= 1 + f < sqrt(2); (log(1 + f) - f + f^2/2) / f^3 by

@@ -198,6 +198,50 @@ TFS_PRIMS_MADD_FMA(f64x8)
 TFS_PRIMS_COMMON(f64x8, tfs_u64x8, double, TFS_SIGN64)
 #endif
 
+/* select16: of 16 numbers, those at the lowest four bits of each lane. scale_16: p * 2^floor(k) for
+ * t = k + 1.5 * 2^19 and -256 < k < 256, rounded once; like scale it splits the power in two. */
+#define TFS_MAGIC32_16 0x1.8p19f
+static const float tfs_exp2_16[16] __attribute__((aligned(64), unused)) = {
+    0x1.000000p+0f, 0x1.0b5586p+0f, 0x1.172b84p+0f, 0x1.2387a6p+0f,
+    0x1.306fe0p+0f, 0x1.3dea64p+0f, 0x1.4bfdaep+0f, 0x1.5ab07ep+0f,
+    0x1.6a09e6p+0f, 0x1.7a1148p+0f, 0x1.8ace54p+0f, 0x1.9c4918p+0f,
+    0x1.ae89fap+0f, 0x1.c199bep+0f, 0x1.d5818ep+0f, 0x1.ea4afap+0f};
+#define TFS_PRIMS_SCALE_16(N, U)                                                                \
+  TFS_FN tfs_##N tfs_scale_16_##N(tfs_##N p, tfs_##N t) {                                       \
+    U n = (tfs_bits_##N(t) - (0x49400000u - (256u << 4))) >> 4, half = n >> 1;                  \
+    return p * tfs_frombits_##N((half - 1u) << 23) * tfs_frombits_##N((n - half - 1u) << 23);   \
+  }
+TFS_FN float tfs_select16_f32x1(const float* of, uint32_t i) { return of[i & 15]; }
+TFS_PRIMS_SCALE_16(f32x1, uint32_t)
+#if TFS_ISA_AVX512
+TFS_FN tfs_f32x16 tfs_select16_f32x16(const float* of, tfs_u32x16 i) {
+  return (tfs_f32x16)_mm512_permutexvar_ps((__m512i)i, _mm512_load_ps(of));
+}
+TFS_FN tfs_f32x8 tfs_select16_f32x8(const float* of, tfs_u32x8 i) {
+  return (tfs_f32x8)_mm256_permutex2var_ps(_mm256_load_ps(of), (__m256i)i, _mm256_load_ps(of + 8));
+}
+TFS_FN tfs_f32x16 tfs_scale_16_f32x16(tfs_f32x16 p, tfs_f32x16 t) {
+  return (tfs_f32x16)_mm512_scalef_ps(p, t - tfs_set1_f32x16(TFS_MAGIC32_16));
+}
+TFS_FN tfs_f32x8 tfs_scale_16_f32x8(tfs_f32x8 p, tfs_f32x8 t) {
+  return (tfs_f32x8)_mm256_scalef_ps(p, t - tfs_set1_f32x8(TFS_MAGIC32_16));
+}
+#elif TFS_ISA_AVX2
+TFS_FN tfs_f32x8 tfs_select16_f32x8(const float* of, tfs_u32x8 i) {
+  __m256 low = _mm256_permutevar8x32_ps(_mm256_load_ps(of), (__m256i)i);
+  __m256 high = _mm256_permutevar8x32_ps(_mm256_load_ps(of + 8), (__m256i)i);
+  return (tfs_f32x8)_mm256_blendv_ps(low, high, (__m256)(i << 28));
+}
+TFS_PRIMS_SCALE_16(f32x8, tfs_u32x8)
+#endif
+#if TFS_ISA_AVX2
+TFS_FN tfs_f32x4 tfs_select16_f32x4(const float* of, tfs_u32x4 i) {
+  tfs_u32x8 wide = (tfs_u32x8)_mm256_castsi128_si256((__m128i)i);
+  return (tfs_f32x4)_mm256_castps256_ps128((__m256)tfs_select16_f32x8(of, wide));
+}
+TFS_PRIMS_SCALE_16(f32x4, tfs_u32x4)
+#endif
+
 /* Estimates: relative error at most 2^-14 with AVX-512, 1.5 * 2^-12 otherwise (Intel SDM); the
  * baseline divides.  One instruction family per build keeps all widths equal. */
 #if TFS_ISA_AVX512
