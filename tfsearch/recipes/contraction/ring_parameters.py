@@ -1,0 +1,139 @@
+"""Parameters and constraints of the ring pipeline of a contraction."""
+
+from __future__ import annotations
+
+from tfsearch.recipes.contraction.ring import RingContraction
+from tfsearch.recipes.contraction.ring_schedule import (
+    COOPERATIVE,
+    PINGPONG,
+    consumer_registers,
+)
+from tfsearch.space import Constraint, Definition, Parameter, RecipeSpace
+from tfsearch.space import Kind as Order
+
+VERSION = 1
+STAGES = tuple(range(2, 9))
+GROUPS = (1, 2, 4, 8, 16)
+MOST_BLOCKS = 4
+BARRIER_BYTES = 16
+"""Of a slot: one barrier says that it is full, one that it is empty."""
+SPARE_REGISTERS = 24
+"""Of a consumer's thread beside its accumulators: addresses, descriptors, what an epilogue needs."""
+
+
+def ring_space(ring: RingContraction, name: str) -> RecipeSpace:
+    """The space of one contraction."""
+    atoms, crew, c = ring.atoms, ring.crew, ring.contraction
+    size = c.a.dtype.bytes
+    ordinal, categorical = Order.ORDINAL, Order.CATEGORICAL
+    rows = tuple(atoms.rows * n for n in range(1, MOST_BLOCKS + 1) if atoms.rows * n <= _most(ring))
+    shapes = (1, 2) if crew.cluster > 1 and atoms.casts else (1,)
+    registers = [
+        consumer_registers(crew.registers, crew.lanes, atoms.warps, n, crew.most) for n in (1, 2, 3)
+    ]
+    return RecipeSpace(
+        name=name,
+        version=VERSION,
+        parameters=(
+            Parameter("tile_m", rows, ordinal),
+            Parameter("tile_n", tuple(n for n in atoms.products if n in atoms.boxes), ordinal),
+            Parameter("tile_k", (atoms.span, 2 * atoms.span), ordinal),
+            Parameter("stages", STAGES, ordinal),
+            Parameter("consumers", (1, 2, 3), ordinal),
+            Parameter("scheme", (COOPERATIVE, PINGPONG), categorical),
+            Parameter("high", shapes, ordinal),
+            Parameter("wide", shapes, ordinal),
+            Parameter("group", GROUPS, ordinal),
+            Parameter("units", (crew.units,), ordinal),
+        ),
+        definitions=_DEFINITIONS,
+        constraints=_CONSTRAINTS,
+        constants={
+            "m": c.m,
+            "n": c.n,
+            "k": c.k,
+            "rows": atoms.rows,
+            "threads": atoms.warps * crew.lanes,
+            "size": size,
+            "shared": crew.shared,
+            "padding": atoms.swizzle.period * size,
+            "barriers": BARRIER_BYTES,
+            "step": _step(ring),
+            "one": registers[0],
+            "two": registers[1],
+            "three": registers[2],
+            "spare": SPARE_REGISTERS,
+        },
+    )
+
+
+def _most(ring: RingContraction) -> int:
+    return max(ring.atoms.boxes)
+
+
+def _step(ring: RingContraction) -> int:
+    """Rows of the smallest box: parts of a tile that a cluster shares are multiples of it."""
+    return min(ring.atoms.boxes)
+
+
+_DEFINITIONS = tuple(
+    Definition(name, text)
+    for name, text in (
+        ("share", "max(1, consumers * (scheme == 'cooperative'))"),
+        ("accumulators", "tile_m * tile_n // (threads * share)"),
+        ("registers", "one * (consumers == 1) + two * (consumers == 2) + three * (consumers == 3)"),
+        ("slot", "(tile_m + tile_n) * tile_k * size"),
+        ("down", "ceil_div(m, tile_m * high)"),
+        ("across", "ceil_div(n, tile_n * wide)"),
+        ("tiles", "down * across"),
+        ("steps", "ceil_div(k, tile_k)"),
+    )
+)
+
+_CONSTRAINTS = (
+    Constraint(
+        "ring.rows",
+        "tile_m % (rows * share) == 0",
+        "{tile_m} rows are not shared out among {share} consumers in blocks of {rows}",
+    ),
+    Constraint(
+        "ring.shared",
+        "stages * (slot + barriers) + padding <= shared",
+        "{stages} slots of {slot} B and their barriers exceed {shared} B of shared memory",
+    ),
+    Constraint(
+        "ring.registers",
+        "accumulators + spare <= registers",
+        "{accumulators} accumulators of a thread and {spare} more exceed its {registers} registers",
+    ),
+    Constraint(
+        "ring.scheme",
+        "scheme == 'cooperative' or consumers == 2",
+        "{consumers} consumers do not take turns; two do",
+    ),
+    Constraint(
+        "ring.cluster",
+        "high * wide <= 2 and units % (high * wide) == 0",
+        "clusters of {high} x {wide} units: two at most share tiles here",
+    ),
+    Constraint(
+        "ring.cluster-parts",
+        "tile_m % (wide * step) == 0 and tile_n % (high * step) == 0",
+        "a tile of {tile_m} x {tile_n} has no parts of whole {step} rows for {high} x {wide} units",
+    ),
+    Constraint(
+        "ring.cluster-idle",
+        "(high == 1 or m > tile_m) and (wide == 1 or n > tile_n)",
+        "{high} x {wide} tiles of {tile_m} x {tile_n} for a result of {m} x {n}",
+    ),
+    Constraint(
+        "ring.rows-empty",
+        "tile_m <= max(rows, 2 * m) and tile_n <= max(8, 2 * n)",
+        "a tile of {tile_m} x {tile_n} is mostly outside of a result of {m} x {n}",
+    ),
+    Constraint(
+        "ring.group",
+        "group == 1 or group // 2 < down and across > 1",
+        "groups of {group} rows of tiles where there are {down} x {across} tiles",
+    ),
+)

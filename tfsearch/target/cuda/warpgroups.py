@@ -1,0 +1,242 @@
+"""Atoms of teams of warps: copies by descriptor, matrix products of four warps, barriers.
+
+Tiles in shared memory have rows of 128 bytes in the swizzle of 1024 bytes that both the copy
+engine and the matrix units know. A fragment ``m64`` of 64 rows is what the matrix units leave in
+the registers of 128 threads: 16 rows a warp, pairs of columns. Costs are cycles of one SM of
+sm_90a (origin: derived from the rates of its architecture document).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from tfsearch.atoms.contract import (
+    Access,
+    Atom,
+    AtomCost,
+    BoxRule,
+    Completion,
+    Computation,
+    Effects,
+    Kind,
+    OperandSpec,
+    Part,
+    Sync,
+    TileLayout,
+)
+from tfsearch.ir.dtypes import DType
+from tfsearch.ir.layout import Swizzle
+from tfsearch.ir.tir.nodes import MemorySpace
+from tfsearch.target.cuda import tiles
+from tfsearch.target.cuda.semantics import nothing
+
+GROUP = 4
+"""Warps that issue a matrix product."""
+ROWS = tiles.ROWS
+DEPTH = 16
+"""Elements of 16 bits along the sum of one product."""
+SPAN = 64
+"""Elements of 16 bits in a row of a swizzled tile."""
+SWIZZLE = Swizzle(3, 3, 3)
+"""Of rows of 64 elements of 16 bits: 16-byte pieces change places within groups of eight rows."""
+REPEAT = 1024
+"""Bytes after which the swizzle repeats."""
+WIDTHS = tuple(range(8, 257, 8))
+MATRIX_FLOPS = 4096.0
+SHARED_RATE = 128.0
+R, W, U = Access.READ, Access.WRITE, Access.UPDATE
+SHARED = frozenset({MemorySpace.SHARED})
+GLOBAL = frozenset({MemorySpace.GLOBAL})
+BOX = BoxRule(extent=256, bytes=16, rank=5, span={str(SWIZZLE): 128})
+FRAGMENT = tiles.FRAGMENT
+HALVES = (DType.BF16, DType.F16)
+BARRIER = OperandSpec("barrier", U, DType.BARRIER, (1,), SHARED, alignment=8, part=Part.BARRIER)
+_PTX = {DType.BF16: "bf16", DType.F16: "f16"}
+
+
+def warpgroup_atoms() -> Iterator[Atom]:
+    """Every atom of this module, and those of register tiles."""
+    for dtype in HALVES:
+        for rows in WIDTHS:
+            yield from _box_loads(dtype, rows)
+            yield from _products(dtype, rows)
+    yield from _barriers()
+    yield from _groups()
+    yield from _meetings()
+    yield from tiles.tile_atoms()
+
+
+def _number(name: str, part: Part) -> OperandSpec:
+    return OperandSpec(name, R, DType.I32, (), frozenset(), part=part)
+
+
+def _load_box(views: object) -> None:
+    dst, src = views  # type: ignore[misc]
+    dst[...] = 0
+    dst[tuple(slice(0, n) for n in src.shape)] = src
+
+
+def _box_loads(dtype: DType, rows: int) -> Iterator[Atom]:
+    shape = (rows, SPAN)
+    tile = TileLayout("rows of 128 bytes, swizzled", shape, (SPAN, 1), SWIZZLE)
+    dst = OperandSpec("dst", W, dtype, shape, SHARED, alignment=REPEAT, layouts=(tile,))
+    src = OperandSpec("src", R, dtype, shape, GLOBAL, (True, True), alignment=dtype.bytes, box=BOX)
+    effects = Effects(Completion.BARRIER_TRANSACTIONS, proxy="async")
+    cost = AtomCost("fill", rows * SPAN * dtype.bytes / SHARED_RATE, 800.0)
+    name = f"{dtype.value}.r{rows}"
+    yield Atom(
+        f"cuda.box_load.{name}", frozenset({"tma", "mbarrier"}),
+        Computation(Kind.COPY, "box", shape, (dtype, dtype)), (dst, src, BARRIER), _load_box, cost,
+        "if (tfs_first) tfs_box_load({dst}, {src}, {barrier}, {src.corner});", "thread",
+        effects=effects,
+    )  # fmt: skip
+    yield Atom(
+        f"cuda.box_cast.{name}", frozenset({"tma", "mbarrier", "cluster"}),
+        Computation(Kind.COPY, "box.cast", shape, (dtype, dtype)),
+        (dst, src, BARRIER, _number("mask", Part.MASK)), _load_box, cost,
+        "if (tfs_first) tfs_box_cast({dst}, {src}, {barrier}, {mask}, {src.corner});", "thread",
+        effects=effects,
+    )  # fmt: skip
+
+
+def _product(views: object) -> None:
+    acc, a, b = views  # type: ignore[misc]
+    acc[...] = acc + a.astype("float32") @ b.astype("float32").T
+
+
+def _first_product(views: object) -> None:
+    acc, a, b = views  # type: ignore[misc]
+    acc[...] = a.astype("float32") @ b.astype("float32").T
+
+
+def product_text(dtype: DType, columns: int, *, first: bool) -> str:
+    """The instruction with its registers, as a template; ``first``: it overwrites."""
+    count = columns // 2
+    registers = ", ".join(f"%{i}" for i in range(count))
+    mark = "=f" if first else "+f"
+    places = ", ".join(f'"{mark}"({{acc}}.x[{i}])' for i in range(count))
+    kind = _PTX[dtype]
+    return (
+        'asm volatile("{{\\n.reg .pred p;\\n'
+        f"setp.ne.b32 p, {0 if first else 1}, 0;\\n"
+        f"wgmma.mma_async.sync.aligned.m64n{columns}k16.f32.{kind}.{kind} "
+        f"{{{{{registers}}}}}, %{count}, %{count + 1}, p, 1, 1, 0, 0;\\n}}}}\" : {places} : "
+        '"l"(tfs_matrix({a})), "l"(tfs_matrix({b})));'
+    )
+
+
+def _products(dtype: DType, columns: int) -> Iterator[Atom]:
+    def side(name: str, rows: int) -> OperandSpec:
+        tile = TileLayout("rows of 128 bytes, swizzled", (rows, DEPTH), (SPAN, 1), SWIZZLE)
+        return OperandSpec(
+            name, R, dtype, (rows, DEPTH), SHARED, alignment=32, layouts=(tile,), proxy="async"
+        )
+
+    flops = 2 * ROWS * columns * DEPTH
+    for first in (False, True):
+        acc = OperandSpec(
+            "acc", W if first else U, DType.F32, (ROWS, columns),
+            frozenset({MemorySpace.REGISTER}), fragments=(FRAGMENT,), proxy="matrix",
+        )  # fmt: skip
+        stem = "product_first" if first else "product"
+        yield Atom(
+            f"cuda.{stem}.{dtype.value}.n{columns}", frozenset({"wgmma"}),
+            Computation(
+                Kind.MMA, "first" if first else "", (ROWS, columns, DEPTH),
+                (DType.F32, dtype, dtype),
+            ),
+            (acc, side("a", ROWS), side("b", columns)),
+            _first_product if first else _product,
+            AtomCost("matrix", flops / MATRIX_FLOPS, 128.0),
+            product_text(dtype, columns, first=first), "all", GROUP, GROUP,
+            Effects(Completion.MATRIX_GROUP, group="matrix"), flops,
+        )  # fmt: skip
+
+
+def _sync(
+    name: str,
+    what: Sync,
+    template: str,
+    features: tuple[str, ...],
+    *operands: OperandSpec,
+    issuer: str = "all",
+    warps: int = 0,
+    fn: str = "",
+    fences: tuple[str, ...] = (),
+    group: str = "",
+) -> Atom:
+    return Atom(
+        f"cuda.{name}", frozenset(features), Computation(Kind.SYNC, fn or what.value, (), ()),
+        operands, nothing, AtomCost("issue", 1.0, 20.0), template, issuer, warps, max(warps, 1),
+        Effects(synchronises=what, fences=frozenset(fences), group=group),
+    )  # fmt: skip
+
+
+def _barriers() -> Iterator[Atom]:
+    """Barrier objects in shared memory."""
+    has = ("mbarrier",)
+    one = "if (tfs_first) "
+    yield _sync(
+        "barrier_init", Sync.INIT, one + "tfs_barrier_init({barrier}, {count});", has, BARRIER,
+        _number("count", Part.COUNT), issuer="thread",
+    )  # fmt: skip
+    yield _sync(
+        "barrier_arrive", Sync.ARRIVE, one + "tfs_barrier_arrive({barrier});", has, BARRIER,
+        issuer="thread",
+    )  # fmt: skip
+    yield _sync(
+        "barrier_arrive_far", Sync.ARRIVE, one + "tfs_barrier_arrive({barrier}, {rank});",
+        ("mbarrier", "cluster"), BARRIER, _number("rank", Part.RANK), issuer="thread",
+    )  # fmt: skip
+    yield _sync(
+        "barrier_expect", Sync.EXPECT, one + "tfs_barrier_expect({barrier}, {bytes});", has,
+        BARRIER, _number("bytes", Part.BYTES), issuer="thread",
+    )  # fmt: skip
+    yield _sync(
+        "barrier_wait", Sync.WAIT, "tfs_barrier_wait({barrier}, {parity});", has, BARRIER,
+        _number("parity", Part.PARITY),
+    )  # fmt: skip
+    yield _sync(
+        "fence_init", Sync.FENCE, one + "tfs_fence_init();", has, issuer="thread", fn="fence.init",
+        fences=("init",),
+    )  # fmt: skip
+    yield _sync(
+        "fence_async", Sync.FENCE, "tfs_fence_async();", has, fn="fence.async", fences=("async",)
+    )
+
+
+def _groups() -> Iterator[Atom]:
+    """Groups of matrix products."""
+    has = ("wgmma",)
+    yield _sync(
+        "product_fence", Sync.FENCE, "tfs_product_fence();", has, warps=GROUP, fn="fence.matrix",
+        fences=("matrix",),
+    )  # fmt: skip
+    yield _sync(
+        "product_commit", Sync.COMMIT, "tfs_product_commit();", has, warps=GROUP, group="matrix"
+    )
+    yield _sync(
+        "product_wait", Sync.WAIT_GROUP, "tfs_product_wait<{pending}>();", has,
+        _number("pending", Part.PENDING), warps=GROUP, group="matrix",
+    )  # fmt: skip
+
+
+def _meetings() -> Iterator[Atom]:
+    """Threads that wait for one another, and the registers that they hand over."""
+    ident, warps = _number("id", Part.ID), _number("warps", Part.WARPS)
+    yield _sync("meet", Sync.TEAM, "__syncthreads();", ("sm_80",))
+    yield _sync(
+        "meet_named", Sync.NAMED, "tfs_named_sync({id}, {warps} * 32);", ("sm_80",), ident, warps
+    )
+    yield _sync(
+        "meet_named_arrive", Sync.NAMED_ARRIVE, "tfs_named_arrive({id}, {warps} * 32);",
+        ("sm_80",), ident, warps,
+    )  # fmt: skip
+    yield _sync("cluster_arrive", Sync.CLUSTER_ARRIVE, "tfs_cluster_arrive();", ("cluster",))
+    yield _sync("cluster_wait", Sync.CLUSTER_WAIT, "tfs_cluster_wait();", ("cluster",))
+    registers = _number("registers", Part.REGISTERS)
+    for fn in ("lower", "raise"):
+        yield _sync(
+            f"registers_{fn}", Sync.SET_REGISTERS, f"tfs_registers_{fn}<{{registers}}>();",
+            ("setmaxnreg",), registers, warps=GROUP, fn=fn,
+        )  # fmt: skip
