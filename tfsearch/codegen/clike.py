@@ -13,7 +13,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, Self
 
 from tfsearch.atoms.contract import Atom, OperandSpec
 from tfsearch.codegen.storage import StoragePlan
@@ -93,7 +93,7 @@ class Rendered(str):
 
     def __new__(
         cls, text: str, n: str = "", rows: str = "", ld: str = "", step: str = "1"
-    ) -> Rendered:
+    ) -> Self:
         self = super().__new__(cls, text)
         self.n, self.rows, self.ld, self.step = n, rows, ld, step
         return self

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 
 from tfsearch.core.records import Accuracy
 from tfsearch.ir.dtypes import DType
+from tfsearch.ir.hir.types import TensorType
 from tfsearch.ir.layout import Layout, SwizzledLayout
 from tfsearch.ir.tir.builder import Builder
 from tfsearch.ir.tir.expr import Const, Expr, ExprLike, Var, as_expr, maximum, minimum
@@ -89,11 +90,14 @@ class _Ring:
         self.across = -(-c.n // (s.tile_n * s.wide))
         self.clusters = s.units // s.size
         self.blocks = s.tile_m // (self.atoms.rows * s.share)
+        crew, team = ring.crew, self.atoms.warps
+        self.warps = team * (1 + s.consumers)
+        self.entry = entry_registers(crew.registers, self.warps * crew.lanes, crew.most)
+        self.registers = consumer_registers(
+            crew.registers, crew.lanes, team, s.consumers, crew.most
+        )
 
-    def _argument(self, name: str, kind: object) -> Buffer:
-        from tfsearch.ir.hir.types import TensorType
-
-        assert isinstance(kind, TensorType)
+    def _argument(self, name: str, kind: TensorType) -> Buffer:
         return Buffer(
             name, kind.dtype, kind.sizes, MemorySpace.GLOBAL, kind.element_strides,
             max(self.ring.alignment, kind.dtype.bytes),
@@ -110,18 +114,16 @@ class _Ring:
         self.cluster = b.let("cluster", unit // s.size) if s.size > 1 else unit
         count = self.down * self.across
         self.turns = b.let("turns", (count - self.cluster + (self.clusters - 1)) // self.clusters)
-        team, crew = atoms.warps, self.ring.crew
+        team = atoms.warps
         with b.role("loader", 0, team, width=team):
             self._load()
-        last = team * (1 + s.consumers)
-        with b.role("maths", team, last, width=team, instance="w") as w:
+        with b.role("maths", team, self.warps, width=team, instance="w") as w:
             self._work(w)
         if s.size > 1:
             self._meet()
         kernel = b.kernel(
-            "main", self._params(), s.units, warps=last, lanes=crew.lanes,
-            registers=entry_registers(crew.registers, last * crew.lanes, crew.most),
-            cluster=(s.high, s.wide) if s.size > 1 else (),
+            "main", self._params(), s.units, warps=self.warps, lanes=self.ring.crew.lanes,
+            registers=self.entry, cluster=(s.high, s.wide) if s.size > 1 else (),
         )  # fmt: skip
         return Module((kernel,))
 
@@ -182,15 +184,14 @@ class _Ring:
 
     def _load(self) -> None:
         b, s = self.builder, self.s
-        b.call(self.atoms["lower"], LOADER_REGISTERS)
+        if self.registers > self.entry:
+            b.call(self.atoms["lower"], LOADER_REGISTERS)
         with b.loop("j", self.turns) as j:
             row, col = self._place(j)
             with b.loop("kk", self.steps) as kk:
                 at = b.let("at", j * self.steps + kk)
                 slot = b.let("slot", at % s.stages)
-                b.call(
-                    self.atoms["wait"], window(self.empty, slot), (at // s.stages + 1) % 2
-                )
+                b.call(self.atoms["wait"], window(self.empty, slot), (at // s.stages + 1) % 2)
                 self._fill(kk, slot, row, col)
 
     def _fill(self, kk: Expr, slot: Expr, row: Expr, col: Expr) -> None:
@@ -228,11 +229,9 @@ class _Ring:
                 b.call(self.atoms.boxes[part].id, target, source_box, full)
 
     def _work(self, w: Expr) -> None:
-        b, s, atoms, crew = self.builder, self.s, self.atoms, self.ring.crew
-        registers = consumer_registers(
-            crew.registers, crew.lanes, atoms.warps, s.consumers, crew.most
-        )
-        b.call(atoms["raise"], registers)
+        b, s, atoms = self.builder, self.s, self.atoms
+        if self.registers > self.entry:
+            b.call(atoms["raise"], self.registers)
         shape = (self.blocks, atoms.rows, s.tile_n)
         acc = b.alloc(
             "acc", self.contraction.acc, shape, REGISTER, alignment=4, fragment=atoms.fragment
@@ -297,7 +296,8 @@ class _Ring:
         return window(acc, block, (0, self.atoms.rows), (0, self.s.tile_n))
 
     def _release(self, slot: Expr) -> None:
-        b, empty = self.builder, window(self.empty, b_slot(self.builder, slot))
+        b = self.builder
+        empty = window(self.empty, b.let("slot", slot))
         if self.s.size > 1:
             with b.loop("r", self.s.size) as r:
                 b.call(self.atoms["arrive far"], empty, r)
@@ -316,13 +316,9 @@ class _Ring:
                         self._piece(acc, block, top + block * rows, col, piece * width + at, width)
                 at += count * width
 
-    def _piece(
-        self, acc: Buffer, block: int, row: Expr, col: Expr, at: Expr, width: int
-    ) -> None:
+    def _piece(self, acc: Buffer, block: int, row: Expr, col: Expr, at: Expr, width: int) -> None:
         c, rows = self.contraction, self.atoms.rows
-        inputs = {
-            value: self.inputs[value] for value in range(len(c.program.inputs))
-        }
+        inputs = {value: self.inputs[value] for value in range(len(c.program.inputs))}
         fragments = Fragments(
             self.builder, c.program, self.ring.kit.atoms, self.ring.accuracy, inputs
         )
@@ -335,8 +331,3 @@ class _Ring:
         )  # fmt: skip
         for output, buffer in zip(c.outputs, self.outputs, strict=True):
             tile.store(tile.value(output.value, output.labels), buffer, output.labels)
-
-
-def b_slot(builder: Builder, slot: Expr) -> Expr:
-    """A slot by name, so that it is worked out once."""
-    return builder.let("slot", slot)

@@ -106,9 +106,7 @@ def _products(
             yield shape[1], Product(found["first"], found[""])
 
 
-def _boxes(
-    atoms: list[Atom], dtype: DType, span: int, cast: bool
-) -> Iterator[tuple[int, Atom]]:
+def _boxes(atoms: list[Atom], dtype: DType, span: int, cast: bool) -> Iterator[tuple[int, Atom]]:
     for atom in atoms:
         shape = atom.computes.shape
         if (

@@ -18,7 +18,9 @@ L2_SHARE = 0.6
 SHARED_RATE = 128.0
 """Bytes that a unit's shared memory delivers or takes in a cycle; recorded as a pipe."""
 LATENCY = 1000.0
-"""Cycles from asking for a slot's bytes to their arrival under load."""
+"""Cycles from asking for a slot's bytes to the first of them, under load."""
+ARRIVAL = 40.0
+"""Bytes of a slot that arrive in a cycle when all units ask."""
 FILL = 1500.0
 """Cycles before the first product of a kernel and after its last store."""
 STEP_OVERHEAD = 24.0
@@ -53,16 +55,19 @@ class RingFacts:
         blocks = tm / ring.atoms.rows
         shared = (operands + (tm + blocks * tn) * tk * size) / SHARED_RATE
         loads = (tm / wide + tn / high) * tk * size
-        step = np.maximum(np.maximum(math, shared), LATENCY / np.maximum(stages - 1, 1))
+        arrival = (LATENCY + loads / ARRIVAL) / np.maximum(stages - 1, 1)
+        step = np.maximum(np.maximum(math, shared), arrival)
         alone = (consumers == 1) | pingpong
         step = step + np.where(alone, STEP_OVERHEAD, STEP_OVERHEAD / 4)
         stored = tm * tn * sum(c.program.ops[o.value].type.dtype.bytes for o in c.outputs)
         finish = stored / STORE_RATE
         exposed = np.where(pingpong, np.maximum(0.0, finish - steps * step), finish)
         # One epilogue is always exposed; the ring fills while others run.
-        exposed = exposed * (turns - 1) + finish - np.minimum(
-            exposed, (stages - 1) * LATENCY / 4
-        ) * (turns - 1) * 0.25
+        exposed = (
+            exposed * (turns - 1)
+            + finish
+            - np.minimum(exposed, (stages - 1) * LATENCY / 4) * (turns - 1) * 0.25
+        )
         memory = self._memory(tm, tn, group, clusters * high * wide, down * high, across * wide)
         active = np.minimum(units, tiles * high * wide)
         phase = Phase(

@@ -56,7 +56,9 @@ class MatchedRing:
         stored = {c.program.ops[o.value].type.dtype for o in c.outputs}
         widths = tuple(
             sorted(
-                set.intersection(*(set(tile_widths(kit.atoms, atoms.rows, acc, d)) for d in stored)),
+                set.intersection(
+                    *(set(tile_widths(kit.atoms, atoms.rows, acc, d)) for d in stored)
+                ),
                 reverse=True,
             )
         )

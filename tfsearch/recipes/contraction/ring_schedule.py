@@ -40,10 +40,17 @@ class RingSchedule:
             assert isinstance(value, int)
             return value
 
-        names = ("tile_m", "tile_n", "tile_k", "stages", "consumers")
-        rest = ("high", "wide", "group", "units")
         return RingSchedule(
-            *(number(name) for name in names), str(params["scheme"]), *map(number, rest)
+            tile_m=number("tile_m"),
+            tile_n=number("tile_n"),
+            tile_k=number("tile_k"),
+            stages=number("stages"),
+            consumers=number("consumers"),
+            scheme=str(params["scheme"]),
+            high=number("high"),
+            wide=number("wide"),
+            group=number("group"),
+            units=number("units"),
         )
 
     @property

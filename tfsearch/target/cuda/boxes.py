@@ -43,9 +43,7 @@ def encoded(driver: Driver, box: Descriptor, argument: ArgumentSpec, address: in
     api = driver.api
     size = DType(argument.dtype).bytes
     rank = len(argument.shape)
-    element = getattr(
-        api.CUtensorMapDataType, f"CU_TENSOR_MAP_DATA_TYPE_{_TYPES[argument.dtype]}"
-    )
+    element = getattr(api.CUtensorMapDataType, f"CU_TENSOR_MAP_DATA_TYPE_{_TYPES[argument.dtype]}")
     swizzle = f"SWIZZLE_{box.swizzle}B" if box.swizzle else "SWIZZLE_NONE"
     strides = [s * size for s in reversed(argument.strides[:-1])]
     found = driver.cuTensorMapEncodeTiled(

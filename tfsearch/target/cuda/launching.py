@@ -9,8 +9,8 @@ from typing import Any
 
 from tfsearch.core.errors import InternalError
 from tfsearch.core.launch import ArgumentSpec, EntrySpec, LaunchSpec
-from tfsearch.target.cuda.context import STREAM, Context
 from tfsearch.target.cuda.boxes import Descriptor, encoded
+from tfsearch.target.cuda.context import STREAM, Context
 from tfsearch.target.cuda.driver import Driver
 
 STATIC_SHARED = 48 << 10
@@ -143,9 +143,7 @@ class Packed:
         self._launch = driver.api.cuLaunchKernelEx
         self.error = driver.error
 
-    def _describe(
-        self, boxes: Sequence[Descriptor], entry: EntrySpec | None, first: int
-    ) -> None:
+    def _describe(self, boxes: Sequence[Descriptor], entry: EntrySpec | None, first: int) -> None:
         if entry is None:
             raise InternalError("cuda.launch", "descriptors are encoded for an entry's arguments")
         names = [argument.name for argument in entry.arguments]

@@ -107,7 +107,8 @@ class CudaBound(CudaArguments):
             found, loaded.main, self.words(loaded.launch.main), entry=loaded.launch.main
         )
         self._prepares = [
-            Packed(found, function, self.words(entry), entry=entry) for entry, function in loaded._prepares
+            Packed(found, function, self.words(entry), entry=entry)
+            for entry, function in loaded._prepares
         ]
 
     def refresh(self) -> None:

@@ -39,8 +39,9 @@ def descriptors(kernel: Kernel) -> Iterator[tuple[str, Descriptor]]:
     """(parameter, descriptor) of every box of a kernel, in the order of its parameters."""
     for param in kernel.params:
         for index, box in enumerate(param.boxes):
-            yield _name(param.buffer, index), Descriptor(
-                param.buffer.name, box.shape, _swizzle(param.buffer, box)
+            yield (
+                _name(param.buffer, index),
+                Descriptor(param.buffer.name, box.shape, _swizzle(param.buffer, box)),
             )
 
 
@@ -65,6 +66,13 @@ class Corner(Rendered):
     """A descriptor's address, with the first element of a box, innermost dimension first."""
 
     corner: str
+
+    @staticmethod
+    def of(address: str, corner: str) -> Corner:
+        """An operand that is reached by a descriptor."""
+        found = Corner(address)
+        found.corner = corner
+        return found
 
 
 class TeamEmitter(KernelEmitter):
@@ -103,9 +111,7 @@ class TeamEmitter(KernelEmitter):
         if role.instance:
             # All threads of a warp have one number: it is put where the compiler sees that.
             number = f"(threadIdx.x - {first}) / {self._threads}"
-            self.line(
-                f"  const {INTEGER} {role.instance} = __shfl_sync(0xFFFFFFFFu, {number}, 0);"
-            )
+            self.line(f"  const {INTEGER} {role.instance} = __shfl_sync(0xFFFFFFFFu, {number}, 0);")
         self.nested(role.body, scope)
         self.line("}")
         self._threads = outer
@@ -170,9 +176,8 @@ class TeamEmitter(KernelEmitter):
         wanted = (1,) * (len(buffer.shape) - len(spec.shape)) + spec.shape
         params = next(p for p in self.kernel.params if p.buffer.name == buffer.name)
         index = next(i for i, box in enumerate(params.boxes) if box.shape == wanted)
-        found = Corner(f"&{_name(buffer, index)}")
-        found.corner = ", ".join(self.expression(start) for start in reversed(starts))
-        return found
+        corner = ", ".join(self.expression(start) for start in reversed(starts))
+        return Corner.of(f"&{_name(buffer, index)}", corner)
 
     def _shared(self, buffer: Buffer, starts: list[Expr]) -> Rendered:
         """The address before the swizzle, which is what copies and matrix products take."""

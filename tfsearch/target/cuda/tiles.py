@@ -39,9 +39,7 @@ def tile_atoms() -> Iterator[Atom]:
 
 
 def _register(name: str, access: Access, columns: int) -> OperandSpec:
-    return OperandSpec(
-        name, access, F32, (ROWS, columns), REGISTER, dense=1, fragments=(FRAGMENT,)
-    )
+    return OperandSpec(name, access, F32, (ROWS, columns), REGISTER, dense=1, fragments=(FRAGMENT,))
 
 
 def _atom(

@@ -120,7 +120,7 @@ def product_text(dtype: DType, columns: int, *, first: bool) -> str:
         'asm volatile("{{\\n.reg .pred p;\\n'
         f"setp.ne.b32 p, {0 if first else 1}, 0;\\n"
         f"wgmma.mma_async.sync.aligned.m64n{columns}k16.f32.{kind}.{kind} "
-        f"{{{{{registers}}}}}, %{count}, %{count + 1}, p, 1, 1, 0, 0;\\n}}}}\" : {places} : "
+        f'{{{{{registers}}}}}, %{count}, %{count + 1}, p, 1, 1, 0, 0;\\n}}}}" : {places} : '
         '"l"(tfs_matrix({a})), "l"(tfs_matrix({b})));'
     )
 
