@@ -4,9 +4,9 @@
 
 For every shape (c[m,n] = a[m,k] . b[n,k], rows along k) the space is enumerated and ranked, the
 first N candidates are compiled by 16 workers, and a process of its own checks each one's whole
-output against float64 on the card and times it in rounds with torch.matmul, on random numbers, with
-inputs rotated beyond the L2. A candidate that hangs or fails ends that process; the next one goes on
-behind it. Prints JSON lines: the machine, candidates, for every shape the best one in paired rounds.
+output against float64 on the card and times it in rounds with torch.matmul, on random numbers,
+with inputs rotated beyond the L2. A candidate that hangs or fails ends that process; the next one
+goes on behind it. Prints JSON lines: candidates, then the best three of a shape in paired rounds.
 """
 
 from __future__ import annotations
@@ -270,7 +270,8 @@ class Bench:
         if not count:
             return ""
         place = [int(x) for x in bad.nonzero()[0]]
-        return f"{count} of {bad.numel()} elements wrong, the first at {place}, most {float(off.max())}"
+        most = float(off.max())
+        return f"{count} of {bad.numel()} elements wrong, the first at {place}, most {most}"
 
     def plain(self, i: int) -> None:
         """PyTorch's product on one set of arguments."""

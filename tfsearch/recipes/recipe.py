@@ -35,8 +35,8 @@ class Crew:
     """What units have in which teams of warps work side by side.
 
     ``lanes`` of a warp; ``shared``: bytes of on-chip memory of a unit; ``registers`` of a unit, of
-    which a thread has at most ``most``; ``cluster``: units of the largest cluster; ``units`` that run
-    at once with all of that memory.
+    which a thread has at most ``most``; ``cluster``: units of the largest cluster; ``units`` that
+    run at once with all of that memory.
     """
 
     lanes: int

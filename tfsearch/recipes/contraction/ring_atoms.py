@@ -36,8 +36,8 @@ class RingAtoms:
     """The atoms of a ring, by id, for factors of one type.
 
     ``products`` by columns; ``boxes`` by rows: copies of ``span`` elements of that many rows for
-    one unit, ``casts`` for all of a mask. ``rows`` and ``depth`` of a product, ``warps`` of the team
-    that issues it, ``fragment`` of its accumulator, ``swizzle`` of tiles.
+    one unit, ``casts`` for all of a mask. ``rows`` and ``depth`` of a product, ``warps`` of the
+    team that issues it, ``fragment`` of its accumulator, ``swizzle`` of tiles.
     """
 
     products: Mapping[int, Product]

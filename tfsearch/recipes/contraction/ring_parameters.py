@@ -18,7 +18,7 @@ MOST_BLOCKS = 4
 BARRIER_BYTES = 16
 """Of a slot: one barrier says that it is full, one that it is empty."""
 SPARE_REGISTERS = 24
-"""Of a consumer's thread beside its accumulators: addresses, descriptors, what an epilogue needs."""
+"""Of a consumer's thread beside its accumulators: addresses, what an epilogue needs."""
 
 
 def ring_space(ring: RingContraction, name: str) -> RecipeSpace:

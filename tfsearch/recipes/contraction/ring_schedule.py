@@ -16,8 +16,8 @@ STEP = 8
 class RingSchedule:
     """Tiles of a unit, slots of the ring, consumers, clusters and the order of tiles.
 
-    ``tile_m`` x ``tile_n`` x ``tile_k`` is what a unit works on in one step. ``high`` x ``wide`` is the
-    shape of a cluster in tiles; ``group`` rows of tiles are walked column by column.
+    ``tile_m`` x ``tile_n`` x ``tile_k`` is what a unit works on in one step. ``high`` x ``wide`` is
+    the shape of a cluster in tiles; ``group`` rows of tiles are walked column by column.
     """
 
     tile_m: int

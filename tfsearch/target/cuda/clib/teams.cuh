@@ -192,7 +192,10 @@ template <> __device__ __forceinline__ unsigned tfs_pair<tfs_bf16>(float low, fl
 // Up to eight elements of one row, as one word where all of them exist.
 template <class E> TFS_DEVICE void tfs_put(E *to, int columns, const unsigned (&w)[4]) {
   if (columns >= 8) {
-    *reinterpret_cast<uint4 *>(to) = make_uint4(w[0], w[1], w[2], w[3]);
+    // Left to the compiler, the word is split and its parts shared with the other branch.
+    asm volatile("st.global.v4.b32 [%0], {%1, %2, %3, %4};" ::"l"(to), "r"(w[0]), "r"(w[1]),
+                 "r"(w[2]), "r"(w[3])
+                 : "memory");
     return;
   }
 #pragma unroll
@@ -215,8 +218,7 @@ TFS_DEVICE void tfs_tile_store_aligned(E *dst, long ld, int rows, int columns,
       const int r = TFS_TILE_ROW(lane, h), c = 8 * (lane % 4);
       if (r < rows) tfs_put(dst + r * ld + c, columns - c, w);
     }
-    return;
-  }
+  } else {
 #pragma unroll
   for (int i = 0; i < N; i += 2) {
     const int r = TFS_TILE_ROW(lane, i / 2 % 2), c = TFS_TILE_COLUMN(lane, i / 4);
@@ -226,6 +228,7 @@ TFS_DEVICE void tfs_tile_store_aligned(E *dst, long ld, int rows, int columns,
       *reinterpret_cast<unsigned *>(to) = tfs_pair<E>(src.x[i], src.x[i + 1]);
     else if (c < columns)
       *to = tfs_cast<E, float>::of(src.x[i]);
+  }
   }
 }
 template <int N>
