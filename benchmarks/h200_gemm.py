@@ -116,7 +116,7 @@ def build(problem: Any, point: Any, folder: Path, name: str) -> dict[str, Any]:
     source = problem.emit(module, point)
     (folder / f"{name}.cu").write_text(source.text, encoding="utf-8")
     out = folder / f"{name}.cubin"
-    done = compilers.present()[0].compile(source, (), (), out, timeout_s=60.0, memory_bytes=8 << 30)
+    done = compilers.present()[0].compile(source, (), (), out, timeout_s=30.0, memory_bytes=8 << 30)
     return {
         "status": done.status.value,
         "log": done.log[-300:] if done.status.value != "ok" else "",

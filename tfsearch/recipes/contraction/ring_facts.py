@@ -29,6 +29,12 @@ STORE_RATE = 32.0
 """Bytes that a unit stores in a cycle from registers."""
 
 
+JITTER = 0.03
+"""Part of a step that a ring of two slots waits beyond the average; deeper rings wait less."""
+EXPOSED = 1.0 / 300.0
+"""Cycles of a unit for a byte from memory that nothing hides: misses, and the power they take."""
+
+
 class RingFacts:
     """Facts of batches of points."""
 
@@ -54,9 +60,12 @@ class RingFacts:
         # Every block of rows reads all columns; a slot is filled once.
         blocks = tm / ring.atoms.rows
         shared = (operands + (tm + blocks * tn) * tk * size) / SHARED_RATE
-        loads = (tm / wide + tn / high) * tk * size
+        # What hangs over the edge is filled, not read.
+        rows, beside = np.minimum(tm, c.m), np.minimum(tn, c.n)
+        loads = (rows / wide + beside / high) * tk * size
         arrival = (LATENCY + loads / ARRIVAL) / np.maximum(stages - 1, 1)
         step = np.maximum(np.maximum(math, shared), arrival)
+        step = step * (1.0 + JITTER / np.maximum(stages - 1, 1))
         alone = (consumers == 1) | pingpong
         step = step + np.where(alone, STEP_OVERHEAD, STEP_OVERHEAD / 4)
         stored = tm * tn * sum(c.program.ops[o.value].type.dtype.bytes for o in c.outputs)
@@ -77,7 +86,7 @@ class RingFacts:
                 "l3": turns * steps * loads,
                 "memory": (memory + c.m * c.n * stored / (tm * tn)) / np.maximum(active, 1),
             },
-            exposed + FILL,
+            exposed + FILL + memory / np.maximum(active, 1) * EXPOSED,
         )
         flops = {c.a.dtype.value: 2.0 * c.m * c.n * c.k}
         columns = {

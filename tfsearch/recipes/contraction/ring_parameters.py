@@ -13,6 +13,8 @@ from tfsearch.space import Kind as Order
 
 VERSION = 1
 STAGES = tuple(range(2, 9))
+DEPTHS = (1, 2, 4)
+"""Boxes of a slot along the sum."""
 GROUPS = (1, 2, 4, 8, 16)
 MOST_BLOCKS = 4
 BARRIER_BYTES = 16
@@ -37,7 +39,7 @@ def ring_space(ring: RingContraction, name: str) -> RecipeSpace:
         parameters=(
             Parameter("tile_m", rows, ordinal),
             Parameter("tile_n", tuple(n for n in atoms.products if n in atoms.boxes), ordinal),
-            Parameter("tile_k", (atoms.span, 2 * atoms.span), ordinal),
+            Parameter("tile_k", tuple(atoms.span * n for n in DEPTHS), ordinal),
             Parameter("stages", STAGES, ordinal),
             Parameter("consumers", (1, 2, 3), ordinal),
             Parameter("scheme", (COOPERATIVE, PINGPONG), categorical),
