@@ -36,6 +36,15 @@ MOST_SETS = 12
 KNOWN: tuple[dict[str, Any], ...] = (
     {"tile_m": 128, "tile_n": 256, "tile_k": 64, "stages": 4, "consumers": 2, "group": 8},
     {"tile_m": 128, "tile_n": 256, "stages": 4, "consumers": 2, "group": 16, "high": 2},
+    {
+        "tile_m": 128,
+        "tile_n": 256,
+        "stages": 4,
+        "consumers": 2,
+        "group": 16,
+        "high": 2,
+        "epilogue": "staged",
+    },
     {"tile_m": 256, "tile_n": 128, "tile_k": 64, "stages": 4, "consumers": 2, "group": 8},
     {"tile_m": 128, "tile_n": 128, "stages": 6, "consumers": 2, "group": 8, "high": 2},
     {"tile_m": 64, "tile_n": 256, "stages": 5, "consumers": 2, "scheme": "pingpong", "group": 8},
@@ -44,6 +53,7 @@ KNOWN: tuple[dict[str, Any], ...] = (
 """Points that are tried beside the ranked ones where they are legal."""
 USUAL = {
     "tile_k": 64, "scheme": "cooperative", "high": 1, "wide": 1, "group": 1, "units": 132,
+    "epilogue": "direct",
 }  # fmt: skip
 
 
@@ -81,7 +91,9 @@ def ranked(problem: Any, count: int) -> list[tuple[Any, float]]:
     seen: dict[tuple[Any, ...], int] = {}
     for row in range(len(pool)):
         point = pool.point(row)
-        key = tuple(point.params[n] for n in ("tile_m", "tile_n", "consumers", "scheme"))
+        key = tuple(
+            point.params[n] for n in ("tile_m", "tile_n", "consumers", "scheme", "epilogue")
+        )
         if seen.get(key, 0) < 2:
             seen[key] = seen.get(key, 0) + 1
             out.append((point, float(pool.estimate_us[row])))
@@ -293,6 +305,9 @@ def work(job: dict[str, Any]) -> int:
     m, n, k = map(int, job["shape"].split("x"))
     bench = Bench(m, n, k, job["dtype"])
     progress = Path(job["progress"])
+    torch = bench.torch
+    card = torch.cuda.get_device_name()
+    say(shape=job["shape"], card=card, torch=torch.__version__, sets=bench.sets)
     beat = [time.time()]
     threading.Thread(target=_watch, args=(beat,), daemon=True).start()
     right: list[tuple[dict[str, Any], list[Any]]] = []

@@ -28,7 +28,7 @@ class _Map:
     def __init__(self, address: int) -> None:
         self.words = (ctypes.c_uint64 * 16)(*([address] * 16))
 
-    def getPtr(self) -> int:  # noqa: N802 - as the driver's bindings spell it
+    def getPtr(self) -> int:
         return ctypes.addressof(self.words)
 
 
@@ -54,7 +54,7 @@ class Encoder:
         self.launched.append(list(words[:16]))
         return (0,)
 
-    def cuTensorMapEncodeTiled(self, *given: Any) -> _Map:  # noqa: N802
+    def cuTensorMapEncodeTiled(self, *given: Any) -> _Map:
         self.asked.append(given)
         return _Map(given[2])
 

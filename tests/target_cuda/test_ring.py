@@ -24,7 +24,7 @@ from tfsearch.tune.proof import FULL, prove_reduced
 GEMM = {"dtype": "bf16", "out_dtype": "bf16", "trans_b": "true"}
 USUAL: dict[str, Any] = {
     "tile_m": 128, "tile_n": 64, "tile_k": 64, "stages": 3, "consumers": 2,
-    "scheme": "cooperative", "high": 1, "wide": 1, "group": 4, "units": 132,
+    "scheme": "cooperative", "high": 1, "wide": 1, "group": 4, "units": 132, "epilogue": "direct",
 }  # fmt: skip
 POINTS: dict[str, dict[str, Any]] = {
     "cooperative": {},
@@ -37,6 +37,10 @@ POINTS: dict[str, dict[str, Any]] = {
     "a cluster beside": {"wide": 2, "tile_n": 24},
     "ping-pong in clusters": {"high": 2, "tile_m": 64, "tile_n": 32, "scheme": "pingpong"},
     "row by row": {"group": 1},
+    "staged": {"epilogue": "staged"},
+    "staged, three boxes": {"epilogue": "staged", "tile_n": 192},
+    "staged ping-pong": {"epilogue": "staged", "tile_m": 64, "scheme": "pingpong"},
+    "staged, two blocks": {"epilogue": "staged", "tile_m": 256, "high": 2},
 }
 
 
@@ -58,9 +62,7 @@ def refusals(module: Module) -> set[str]:
 def proved(problem: Problem, one: Point) -> tuple[Any, ...]:
     device = target.nominal()
     workload, module = problem.reduced(one)
-    return tuple(
-        prove_reduced(workload, module, target.atoms(device), target.limits(device), FULL)
-    )
+    return tuple(prove_reduced(workload, module, target.atoms(device), target.limits(device), FULL))
 
 
 @pytest.mark.parametrize("name", POINTS)
@@ -72,7 +74,7 @@ def test_a_point_is_legal_and_its_shape_right(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "sizes", [(4096, 4100, 4096), (77, 1000, 72), (4096, 4096, 64)], ids=lambda s: "x".join(map(str, s))
+    "sizes", [(4096, 4100, 4096), (77, 1000, 72), (4096, 4096, 64)], ids=str
 )  # fmt: skip
 def test_sizes_that_tiles_do_not_divide(sizes: tuple[int, int, int]) -> None:
     problem = gemm(*sizes)
@@ -135,29 +137,32 @@ def test_what_does_not_fit_is_refused(options: dict[str, str], wanted: str) -> N
         target.problem(named_workload("gemm", {**GEMM, **sizes, **options}), target.nominal())
 
 
-@pytest.mark.parametrize("name", ["cooperative", "a cluster above", "ping-pong"])
+@pytest.mark.parametrize("name", ["cooperative", "a cluster above", "ping-pong", "staged"])
 def test_machine_code(name: str, tmp_path: Path) -> None:
     compiler = compiler_named("nvrtc")
     one = point(**{"tile_n": 128, **POINTS[name]})
     problem = gemm()
     source = problem.emit(problem.lower(one), one)
     (how,) = source.launch.attributes.values()
-    stage = (one.params["tile_m"] + one.params["tile_n"]) * 128
-    slots = one.params["stages"] * (stage + 16)
+    params: dict[str, Any] = dict(one.params)
+    staged = params["epilogue"] == "staged"
+    slots = params["stages"] * ((params["tile_m"] + params["tile_n"]) * 128 + 16)
+    slots += staged * params["consumers"] * 16384
     assert slots <= how["shared"] <= slots + 1024 + 16
-    assert [box["argument"] for box in how["boxes"]] == ["a", "b"]
+    assert [box["argument"] for box in how["boxes"]] == ["a", "b", *["c"] * staged]
     done = built(compiler, source, tmp_path / "a.cubin")
     assert done.resources["spilled"] == 0
     assert done.resources["registers"] == 168
     assert "C75" not in done.log
     code = disassembled(tmp_path / "a.cubin")
-    columns = one.params["tile_n"]
+    columns = params["tile_n"]
     assert f"HGMMA.64x{columns}x16.F32.BF16" in code
     assert "UTMALDG.2D" in code
     assert "SYNCS" in code
     assert "USETMAXREG" in code
-    assert "STG.E.128" in code
-    assert ("MULTICAST" in code) == (one.params["high"] > 1)
+    assert ("STG.E.128" in code) != staged
+    assert ("UTMASTG.2D" in code) == ("STSM.16" in code) == staged
+    assert ("MULTICAST" in code) == (params["high"] > 1)
     assert "STL" not in code
 
 

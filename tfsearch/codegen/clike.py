@@ -91,9 +91,7 @@ class Rendered(str):
     ld: str
     step: str
 
-    def __new__(
-        cls, text: str, n: str = "", rows: str = "", ld: str = "", step: str = "1"
-    ) -> Self:
+    def __new__(cls, text: str, n: str = "", rows: str = "", ld: str = "", step: str = "1") -> Self:
         self = super().__new__(cls, text)
         self.n, self.rows, self.ld, self.step = n, rows, ld, step
         return self

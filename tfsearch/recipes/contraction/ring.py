@@ -35,6 +35,7 @@ from tfsearch.recipes.contraction.ring_atoms import RingAtoms
 from tfsearch.recipes.contraction.ring_epilogue import RegisterTile
 from tfsearch.recipes.contraction.ring_schedule import (
     LOADER_REGISTERS,
+    STAGES_OF_RESULTS,
     RingSchedule,
     consumer_registers,
     entry_registers,
@@ -45,6 +46,8 @@ from tfsearch.recipes.recipe import Crew, Kit
 SHARED, REGISTER = MemorySpace.SHARED, MemorySpace.REGISTER
 TURN = 1
 """Id of the first named barrier with which consumers pass on their turn."""
+TEAM = 3
+"""Id of the first named barrier of the warps of one consumer."""
 
 
 def clipped(start: ExprLike, extent: int, size: int) -> tuple[Expr, Expr]:
@@ -106,6 +109,8 @@ class _Ring:
     def module(self) -> Module:
         b, s, atoms = self.builder, self.s, self.atoms
         self.sa, self.sb = self._slots("sa", s.tile_m), self._slots("sb", s.tile_n)
+        if s.staged:
+            self.sc = self._tiles("sc", STAGES_OF_RESULTS * s.consumers, atoms.rows)
         self.full = b.alloc("full", DType.BARRIER, (s.stages,), SHARED, alignment=8)
         self.empty = b.alloc("empty", DType.BARRIER, (s.stages,), SHARED, alignment=8)
         self._setup()
@@ -128,7 +133,10 @@ class _Ring:
         return Module((kernel,))
 
     def _slots(self, stem: str, rows: int) -> Buffer:
-        shape = (self.s.stages * self.chunks, rows, self.atoms.span)
+        return self._tiles(stem, self.s.stages * self.chunks, rows)
+
+    def _tiles(self, stem: str, count: int, rows: int) -> Buffer:
+        shape = (count, rows, self.atoms.span)
         layout = SwizzledLayout(self.atoms.swizzle, Layout.row_major(shape))
         dtype = self.contraction.a.dtype
         alignment = self.atoms.swizzle.period * dtype.bytes
@@ -145,7 +153,12 @@ class _Ring:
                 shape = (rows[buffer.name], atoms.span)
                 boxes = (Box(shape, buffer.dense_strides, atoms.swizzle),)
             out.append(Param(buffer, Io.IN, boxes))
-        return (*out, *(Param(buffer, Io.OUT) for buffer in self.outputs))
+        for buffer in self.outputs:
+            boxes = ()
+            if s.staged:
+                boxes = (Box((atoms.rows, atoms.span), buffer.dense_strides, atoms.swizzle),)
+            out.append(Param(buffer, Io.OUT, boxes))
+        return tuple(out)
 
     def _setup(self) -> None:
         b, s = self.builder, self.s
@@ -247,7 +260,12 @@ class _Ring:
                 self._contract(acc, w, j)
             below = self.blocks * atoms.rows
             first = row if s.pingpong or s.consumers == 1 else row + w * below
-            self._finish(acc, first, col)
+            if s.staged:
+                self._stage(acc, w, first, col)
+            else:
+                self._finish(acc, first, col)
+        if s.staged:
+            b.call(atoms["put settle"], 0)
 
     @contextmanager
     def _turn(self, w: Expr, takes_turns: bool) -> Generator[None, None, None]:
@@ -316,7 +334,44 @@ class _Ring:
                         self._piece(acc, block, top + block * rows, col, piece * width + at, width)
                 at += count * width
 
-    def _piece(self, acc: Buffer, block: int, row: Expr, col: Expr, at: Expr, width: int) -> None:
+    def _stage(self, acc: Buffer, w: Expr, top: Expr, col: Expr) -> None:
+        """The same through shared memory, one box after another, two of them in turn."""
+        b, atoms, span = self.builder, self.atoms, self.atoms.span
+        assert atoms.put is not None
+        (output,), rows, c = self.outputs, atoms.rows, self.contraction
+        count = self.s.tile_n // span
+        total = self.blocks * count
+        for number in range(total):
+            block, chunk = divmod(number, count)
+            slot = w * STAGES_OF_RESULTS + number % STAGES_OF_RESULTS
+            # The last box of a tile may have left from the slot that the next one begins with.
+            late = number == 0 and total % STAGES_OF_RESULTS
+            b.call(atoms["put read"], 0 if late else STAGES_OF_RESULTS - 1)
+            b.call(atoms["named"], w + TEAM, atoms.warps)
+            row, column = top + block * rows, col + chunk * span
+            at = 0
+            for width in self.ring.widths:
+                for _ in range((span - at) // width):
+                    into = window(self.sc, slot, (0, rows), (at, width))
+                    self._piece(acc, block, row, col, Const(chunk * span + at), width, into)
+                    at += width
+            b.call(atoms["fence put"])
+            b.call(atoms["named"], w + TEAM, atoms.warps)
+            target = window(output, clipped(row, rows, c.m), clipped(column, span, c.n))
+            source = window(self.sc, slot, (0, rows), (0, span))
+            b.call(atoms.put.id, target, source)
+            b.call(atoms["put commit"])
+
+    def _piece(
+        self,
+        acc: Buffer,
+        block: int,
+        row: Expr,
+        col: Expr,
+        at: Expr,
+        width: int,
+        into: Window | None = None,
+    ) -> None:
         c, rows = self.contraction, self.atoms.rows
         inputs = {value: self.inputs[value] for value in range(len(c.program.inputs))}
         fragments = Fragments(
@@ -330,4 +385,8 @@ class _Ring:
             self.atoms.fragment, {c.value: sums},
         )  # fmt: skip
         for output, buffer in zip(c.outputs, self.outputs, strict=True):
-            tile.store(tile.value(output.value, output.labels), buffer, output.labels)
+            value = tile.value(output.value, output.labels)
+            if into is not None:
+                tile.stage(value, into)
+            else:
+                tile.store(value, buffer, output.labels)

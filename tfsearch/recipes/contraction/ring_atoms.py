@@ -37,7 +37,8 @@ class RingAtoms:
 
     ``products`` by columns; ``boxes`` by rows: copies of ``span`` elements of that many rows for
     one unit, ``casts`` for all of a mask. ``rows`` and ``depth`` of a product, ``warps`` of the
-    team that issues it, ``fragment`` of its accumulator, ``swizzle`` of tiles.
+    team that issues it, ``fragment`` of its accumulator, ``swizzle`` of tiles. ``put``: a copy of a
+    tile of ``rows`` x ``span`` from shared memory to an argument; None where there is none.
     """
 
     products: Mapping[int, Product]
@@ -50,6 +51,7 @@ class RingAtoms:
     warps: int
     fragment: str
     swizzle: Swizzle
+    put: Atom | None
 
     def __getitem__(self, name: str) -> str:
         """The atom of one synchronisation, such as ``wait``."""
@@ -74,17 +76,19 @@ def ring_atoms(atoms: AtomTable, dtype: DType, acc: DType) -> RingAtoms:
     boxes, casts = (dict(sorted(_boxes(usable, dtype, span, cast))) for cast in (False, True))
     if not boxes:
         raise RequestError("recipe.ring", f"no copies of boxes of {dtype.value}")
+    put = next(_puts(usable, dtype, (rows, span)), None)
     return RingAtoms(
         products,
         boxes,
         casts,
-        dict(_syncs(usable, sample)),
+        {**dict(_syncs(usable, sample)), **(_put_syncs(usable, put) if put else {})},
         rows,
         depth,
         span,
         sample.issuing_warps,
         sample.operands[0].fragments[0],
         tile.swizzle,
+        put,
     )
 
 
@@ -121,6 +125,18 @@ def _boxes(atoms: list[Atom], dtype: DType, span: int, cast: bool) -> Iterator[t
             yield shape[0], atom
 
 
+def _puts(atoms: list[Atom], dtype: DType, shape: tuple[int, int]) -> Iterator[Atom]:
+    for atom in atoms:
+        if (
+            atom.computes.kind is Kind.COPY
+            and atom.effects.completion is Completion.COMMIT_GROUP
+            and atom.computes.dtypes == (dtype, dtype)
+            and atom.computes.shape == shape
+            and _box(atom.operands)
+        ):
+            yield atom
+
+
 def _box(operands: tuple[OperandSpec, ...]) -> bool:
     return any(spec.box is not None for spec in operands)
 
@@ -139,23 +155,40 @@ _WANTED: tuple[tuple[str, Sync, frozenset[Part], str], ...] = (
 )
 
 
+def _one(atoms: list[Atom], name: str, what: Sync, **wanted: object) -> str:
+    for atom in atoms:
+        effects, parts = atom.effects, set(atom.parts)
+        if (
+            atom.computes.kind is Kind.SYNC
+            and effects.synchronises == what
+            and wanted.get("issuer", atom.issuer) == atom.issuer
+            and wanted.get("fences", effects.fences) == effects.fences
+            and wanted.get("group", effects.group) == effects.group
+            and wanted.get("reads_only", effects.reads_only) == effects.reads_only
+            and wanted.get("fn", atom.computes.fn) == atom.computes.fn
+            and (Part.RANK in parts) == bool(wanted.get("rank"))
+        ):
+            return atom.id
+    raise RequestError("recipe.ring", f"no instruction for {name} ({what.value})")
+
+
+def _put_syncs(atoms: list[Atom], put: Atom) -> dict[str, str]:
+    """What goes with copies from shared memory to arguments."""
+    group, proxy = put.effects.group, put.effects.proxy
+    wait = Sync.WAIT_GROUP
+    return {
+        "put commit": _one(atoms, "put commit", Sync.COMMIT, group=group),
+        "put read": _one(atoms, "put read", wait, group=group, reads_only=True),
+        "put settle": _one(atoms, "put settle", wait, group=group, reads_only=False),
+        "fence put": _one(atoms, "fence put", Sync.FENCE, fences=frozenset({proxy})),
+    }
+
+
 def _syncs(atoms: list[Atom], product: Atom) -> Iterator[tuple[str, str]]:
     group, proxy = product.effects.group, product.operands[0].proxy
 
     def one(name: str, what: Sync, **wanted: object) -> str:
-        for atom in atoms:
-            effects, parts = atom.effects, set(atom.parts)
-            if (
-                atom.computes.kind is Kind.SYNC
-                and effects.synchronises == what
-                and wanted.get("issuer", atom.issuer) == atom.issuer
-                and wanted.get("fences", effects.fences) == effects.fences
-                and wanted.get("group", effects.group) == effects.group
-                and wanted.get("fn", atom.computes.fn) == atom.computes.fn
-                and (Part.RANK in parts) == bool(wanted.get("rank"))
-            ):
-                return atom.id
-        raise RequestError("recipe.ring", f"no instruction for {name} ({what.value})")
+        return _one(atoms, name, what, **wanted)
 
     for name, what, parts, issuer in _WANTED:
         yield name, one(name, what, issuer=issuer, rank=bool(parts))

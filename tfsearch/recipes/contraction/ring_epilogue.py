@@ -20,7 +20,7 @@ from tfsearch.recipes.fragments import (
     compute_dtype,
 )
 
-ALIGNED = "aligned"
+ALIGNED, STAGE = "aligned", "stage"
 
 
 class RegisterTile(FragmentTile):
@@ -106,6 +106,10 @@ class RegisterTile(FragmentTile):
         found = self.owner.atoms.usable(computes)
         fits = found is not None and alignment_of(target) % found.operands[0].alignment == 0
         self.call(Kind.STORE, ALIGNED if fits else "", types, target, source, partial=True)
+
+    def stage(self, source: Window, into: Window) -> None:
+        """A tile into a tile of shared memory that a copy takes from there."""
+        self.call(Kind.STORE, STAGE, (into.buffer.dtype, source.buffer.dtype), into, source)
 
     def memory(self, buffer: Buffer, labels: Labels) -> Window:
         """The memory window of this tile."""

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from tfsearch.cost.model import Facts, Phase
 from tfsearch.recipes.contraction.match import K, M, N
 from tfsearch.recipes.contraction.ring import RingContraction
+from tfsearch.recipes.contraction.ring_schedule import STAGED
 from tfsearch.space import Points
 
 Column = NDArray[Any]
@@ -17,7 +18,7 @@ L2_SHARE = 0.6
 """Part of the last cache that holds factors between their uses."""
 SHARED_RATE = 128.0
 """Bytes that a unit's shared memory delivers or takes in a cycle; recorded as a pipe."""
-LATENCY = 1000.0
+LATENCY = 1500.0
 """Cycles from asking for a slot's bytes to the first of them, under load."""
 ARRIVAL = 40.0
 """Bytes of a slot that arrive in a cycle when all units ask."""
@@ -27,6 +28,8 @@ STEP_OVERHEAD = 24.0
 """Cycles in which no product runs between two steps of one consumer, where no other fills them."""
 STORE_RATE = 32.0
 """Bytes that a unit stores in a cycle from registers."""
+STAGED_RATE = 48.0
+"""Bytes that a unit stages for copies in a cycle."""
 
 
 JITTER = 0.03
@@ -69,7 +72,8 @@ class RingFacts:
         alone = (consumers == 1) | pingpong
         step = step + np.where(alone, STEP_OVERHEAD, STEP_OVERHEAD / 4)
         stored = tm * tn * sum(c.program.ops[o.value].type.dtype.bytes for o in c.outputs)
-        finish = stored / STORE_RATE
+        staged = points.labels("epilogue") == STAGED
+        finish = stored / np.where(staged, STAGED_RATE, STORE_RATE)
         exposed = np.where(pingpong, np.maximum(0.0, finish - steps * step), finish)
         # One epilogue is always exposed; the ring fills while others run.
         exposed = (

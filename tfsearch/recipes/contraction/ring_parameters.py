@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from tfsearch.recipes.contraction.match import M, N
 from tfsearch.recipes.contraction.ring import RingContraction
 from tfsearch.recipes.contraction.ring_schedule import (
     COOPERATIVE,
+    DIRECT,
     PINGPONG,
+    STAGED,
+    STAGES_OF_RESULTS,
     consumer_registers,
 )
 from tfsearch.space import Constraint, Definition, Parameter, RecipeSpace
@@ -46,6 +50,7 @@ def ring_space(ring: RingContraction, name: str) -> RecipeSpace:
             Parameter("high", shapes, ordinal),
             Parameter("wide", shapes, ordinal),
             Parameter("group", GROUPS, ordinal),
+            Parameter("epilogue", (DIRECT, STAGED) if _stages(ring) else (DIRECT,), categorical),
             Parameter("units", (crew.units,), ordinal),
         ),
         definitions=_DEFINITIONS,
@@ -65,12 +70,27 @@ def ring_space(ring: RingContraction, name: str) -> RecipeSpace:
             "two": registers[1],
             "three": registers[2],
             "spare": SPARE_REGISTERS,
+            "span": atoms.span,
+            "staging": STAGES_OF_RESULTS * atoms.rows * atoms.span * size,
         },
     )
 
 
 def _most(ring: RingContraction) -> int:
     return max(ring.atoms.boxes)
+
+
+def _stages(ring: RingContraction) -> bool:
+    """Whether results can be staged: one output of the factors' type in rows of whole words."""
+    c, put = ring.contraction, ring.atoms.put
+    if put is None or len(c.outputs) != 1:
+        return False
+    output = c.outputs[0]
+    kind = c.program.ops[output.value].type
+    rule = next(spec.box for spec in put.operands if spec.box is not None)
+    words = kind.element_strides[0] * kind.dtype.bytes % rule.bytes == 0
+    fits = output.labels == (M, N) and kind.element_strides[-1] == 1
+    return kind.dtype is c.a.dtype and words and fits and ring.alignment % rule.bytes == 0
 
 
 def _step(ring: RingContraction) -> int:
@@ -85,6 +105,7 @@ _DEFINITIONS = tuple(
         ("accumulators", "tile_m * tile_n // (threads * share)"),
         ("registers", "one * (consumers == 1) + two * (consumers == 2) + three * (consumers == 3)"),
         ("slot", "(tile_m + tile_n) * tile_k * size"),
+        ("staged", "staging * consumers * (epilogue == 'staged')"),
         ("down", "ceil_div(m, tile_m * high)"),
         ("across", "ceil_div(n, tile_n * wide)"),
         ("tiles", "down * across"),
@@ -100,13 +121,19 @@ _CONSTRAINTS = (
     ),
     Constraint(
         "ring.shared",
-        "stages * (slot + barriers) + padding <= shared",
-        "{stages} slots of {slot} B and their barriers exceed {shared} B of shared memory",
+        "stages * (slot + barriers) + staged + padding <= shared",
+        "{stages} slots of {slot} B, their barriers and {staged} B for results exceed the "
+        "{shared} B of shared memory",
     ),
     Constraint(
         "ring.registers",
         "accumulators + spare <= registers",
         "{accumulators} accumulators of a thread and {spare} more exceed its {registers} registers",
+    ),
+    Constraint(
+        "ring.staged",
+        "epilogue == 'direct' or tile_n % span == 0",
+        "tiles of {tile_n} columns are not staged in boxes of {span}",
     ),
     Constraint(
         "ring.scheme",

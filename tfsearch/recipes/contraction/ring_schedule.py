@@ -8,6 +8,9 @@ from dataclasses import dataclass
 from tfsearch.core.records import ParamValue
 
 COOPERATIVE, PINGPONG = "cooperative", "pingpong"
+DIRECT, STAGED = "direct", "staged"
+STAGES_OF_RESULTS = 2
+"""Tiles of results that a consumer has in shared memory: one is filled, one copied."""
 LOADER_REGISTERS = 32
 STEP = 8
 
@@ -18,6 +21,7 @@ class RingSchedule:
 
     ``tile_m`` x ``tile_n`` x ``tile_k`` is what a unit works on in one step. ``high`` x ``wide`` is
     the shape of a cluster in tiles; ``group`` rows of tiles are walked column by column.
+    ``epilogue``: results are stored from registers, or staged in shared memory and copied.
     """
 
     tile_m: int
@@ -30,6 +34,7 @@ class RingSchedule:
     wide: int
     group: int
     units: int
+    epilogue: str = DIRECT
 
     @staticmethod
     def of(params: Mapping[str, ParamValue]) -> RingSchedule:
@@ -51,12 +56,18 @@ class RingSchedule:
             wide=number("wide"),
             group=number("group"),
             units=number("units"),
+            epilogue=str(params["epilogue"]),
         )
 
     @property
     def pingpong(self) -> bool:
         """True where consumers take turns with whole tiles."""
         return self.scheme == PINGPONG
+
+    @property
+    def staged(self) -> bool:
+        """True where results go through shared memory."""
+        return self.epilogue == STAGED
 
     @property
     def share(self) -> int:

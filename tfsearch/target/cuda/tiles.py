@@ -11,19 +11,33 @@ from typing import Any
 
 import numpy as np
 
-from tfsearch.atoms.contract import Access, Atom, AtomCost, Computation, Kind, OperandSpec
+from tfsearch.atoms.contract import (
+    Access,
+    Atom,
+    AtomCost,
+    Computation,
+    Kind,
+    OperandSpec,
+    TileLayout,
+)
 from tfsearch.ir.dtypes import DType
+from tfsearch.ir.layout import Swizzle
 from tfsearch.ir.tir.nodes import MemorySpace
 from tfsearch.target.cuda import semantics as meaning
 from tfsearch.target.cuda.threads import ACCESS_RATE, F32_RATE, SPECIAL_RATE
 
 ROWS = 64
 COLUMNS = (32, 16, 8)
+SPAN = 64
+"""Elements of 16 bits in a row of a swizzled tile."""
+SWIZZLE = Swizzle(3, 3, 3)
+"""Of rows of 64 elements of 16 bits: 16-byte pieces change places within groups of eight rows."""
 FRAGMENT = "m64"
 WARPS = 4
 F32 = DType.F32
 TYPES = (DType.BF16, DType.F16, F32)
 GLOBAL = frozenset({MemorySpace.GLOBAL})
+SHARED = frozenset({MemorySpace.SHARED})
 REGISTER = frozenset({MemorySpace.REGISTER})
 BASE = frozenset({"wgmma"})
 _SPECIAL = frozenset(meaning.UNARY) - {"neg", "abs", "floor", "ceil", "round", "sign"}
@@ -35,6 +49,8 @@ def tile_atoms() -> Iterator[Atom]:
         for dtype in TYPES:
             yield from _loads(columns, dtype)
             yield from _stores(columns, dtype)
+            if dtype is not F32:
+                yield from _stages(columns, dtype)
         yield from _functions(columns)
 
 
@@ -137,6 +153,21 @@ def _stores(columns: int, mem: DType) -> Iterator[Atom]:
             f"tfs_tile_{stem}({{dst}}, {{dst.ld}}, {{dst.rows}}, {{dst.n}}, {{src}}, tfs_lane);",
             "access", cycles,
         )  # fmt: skip
+
+
+def _stages(columns: int, mem: DType) -> Iterator[Atom]:
+    """A register tile into a tile in shared memory, swizzled as copies of boxes take it."""
+    shape = (ROWS, columns)
+    tile = TileLayout("rows of 128 bytes, swizzled", shape, (SPAN, 1), SWIZZLE)
+    dst = OperandSpec(
+        "dst", Access.WRITE, mem, shape, SHARED, (), 1, columns * mem.bytes, layouts=(tile,),
+        share="matrices of m64",
+    )  # fmt: skip
+    yield _atom(
+        f"stage.x{columns}.{mem.value}", Computation(Kind.STORE, "stage", shape, (mem, F32)),
+        (dst, _register("src", Access.READ, columns)), _store(mem),
+        "tfs_tile_stage({dst}, {src}, tfs_lane);", "access", ROWS * columns * mem.bytes / 128.0,
+    )  # fmt: skip
 
 
 def _functions(columns: int) -> Iterator[Atom]:

@@ -25,7 +25,6 @@ from tfsearch.atoms.contract import (
     TileLayout,
 )
 from tfsearch.ir.dtypes import DType
-from tfsearch.ir.layout import Swizzle
 from tfsearch.ir.tir.nodes import MemorySpace
 from tfsearch.target.cuda import tiles
 from tfsearch.target.cuda.semantics import nothing
@@ -35,10 +34,7 @@ GROUP = 4
 ROWS = tiles.ROWS
 DEPTH = 16
 """Elements of 16 bits along the sum of one product."""
-SPAN = 64
-"""Elements of 16 bits in a row of a swizzled tile."""
-SWIZZLE = Swizzle(3, 3, 3)
-"""Of rows of 64 elements of 16 bits: 16-byte pieces change places within groups of eight rows."""
+SPAN, SWIZZLE = tiles.SPAN, tiles.SWIZZLE
 REPEAT = 1024
 """Bytes after which the swizzle repeats."""
 WIDTHS = tuple(range(8, 257, 8))
@@ -60,8 +56,10 @@ def warpgroup_atoms() -> Iterator[Atom]:
         for rows in WIDTHS:
             yield from _box_loads(dtype, rows)
             yield from _products(dtype, rows)
+        yield _box_store(dtype, ROWS)
     yield from _barriers()
     yield from _groups()
+    yield from _box_groups()
     yield from _meetings()
     yield from tiles.tile_atoms()
 
@@ -96,6 +94,26 @@ def _box_loads(dtype: DType, rows: int) -> Iterator[Atom]:
         (dst, src, BARRIER, _number("mask", Part.MASK)), _load_box, cost,
         "if (tfs_first) tfs_box_cast({dst}, {src}, {barrier}, {mask}, {src.corner});", "thread",
         effects=effects,
+    )  # fmt: skip
+
+
+def _store_box(views: object) -> None:
+    dst, src = views  # type: ignore[misc]
+    dst[...] = src[tuple(slice(0, n) for n in dst.shape)]
+
+
+def _box_store(dtype: DType, rows: int) -> Atom:
+    """A tile in shared memory to a box of an argument; what hangs over is left out."""
+    shape = (rows, SPAN)
+    tile = TileLayout("rows of 128 bytes, swizzled", shape, (SPAN, 1), SWIZZLE)
+    src = OperandSpec("src", R, dtype, shape, SHARED, alignment=REPEAT, layouts=(tile,))
+    dst = OperandSpec("dst", W, dtype, shape, GLOBAL, (True, True), alignment=dtype.bytes, box=BOX)
+    return Atom(
+        f"cuda.box_store.{dtype.value}.r{rows}", frozenset({"tma"}),
+        Computation(Kind.COPY, "box.store", shape, (dtype, dtype)), (dst, src), _store_box,
+        AtomCost("fill", rows * SPAN * dtype.bytes / SHARED_RATE, 500.0),
+        "if (tfs_first) tfs_box_store({dst}, {src}, {dst.corner});", "thread",
+        effects=Effects(Completion.COMMIT_GROUP, proxy="async", group="box"),
     )  # fmt: skip
 
 
@@ -164,11 +182,15 @@ def _sync(
     fn: str = "",
     fences: tuple[str, ...] = (),
     group: str = "",
+    reads_only: bool = False,
 ) -> Atom:
     return Atom(
         f"cuda.{name}", frozenset(features), Computation(Kind.SYNC, fn or what.value, (), ()),
         operands, nothing, AtomCost("issue", 1.0, 20.0), template, issuer, warps, max(warps, 1),
-        Effects(synchronises=what, fences=frozenset(fences), group=group),
+        Effects(
+            synchronises=what, fences=frozenset(fences), group=group,
+            reads_only=reads_only,
+        ),
     )  # fmt: skip
 
 
@@ -218,6 +240,23 @@ def _groups() -> Iterator[Atom]:
     yield _sync(
         "product_wait", Sync.WAIT_GROUP, "tfs_product_wait<{pending}>();", has,
         _number("pending", Part.PENDING), warps=GROUP, group="matrix",
+    )  # fmt: skip
+
+
+def _box_groups() -> Iterator[Atom]:
+    """Groups of copies to arguments."""
+    has, one = ("tma",), "if (tfs_first) "
+    pending = _number("pending", Part.PENDING)
+    yield _sync(
+        "box_commit", Sync.COMMIT, one + "tfs_box_commit();", has, issuer="thread", group="box"
+    )
+    yield _sync(
+        "box_wait", Sync.WAIT_GROUP, one + "tfs_box_wait<{pending}>();", has, pending,
+        issuer="thread", group="box",
+    )  # fmt: skip
+    yield _sync(
+        "box_wait_read", Sync.WAIT_GROUP, one + "tfs_box_wait_read<{pending}>();", has, pending,
+        issuer="thread", group="box", fn="wait_group.read", reads_only=True,
     )  # fmt: skip
 
 

@@ -81,6 +81,20 @@ TFS_DEVICE void tfs_box_cast(void *dst, const tfs_box *map, tfs_barrier *b, int 
       : "memory");
 }
 
+TFS_DEVICE void tfs_box_store(const tfs_box *map, const void *src, int x, int y) {
+  asm volatile(
+      "cp.async.bulk.tensor.2d.global.shared::cta.bulk_group [%0, {%2, %3}], [%1];" ::"l"(map),
+      "r"(tfs_address(src)), "r"(x), "r"(y)
+      : "memory");
+}
+TFS_DEVICE void tfs_box_commit() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
+template <int PENDING> TFS_DEVICE void tfs_box_wait() {
+  asm volatile("cp.async.bulk.wait_group %0;" ::"n"(PENDING) : "memory");
+}
+template <int PENDING> TFS_DEVICE void tfs_box_wait_read() {
+  asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(PENDING) : "memory");
+}
+
 // Matrix products of four warps ----------------------------------------------------------------
 
 // Rows of 128 bytes, swizzled, groups of eight rows 1024 bytes apart.
@@ -243,5 +257,36 @@ TFS_DEVICE void tfs_tile_store_aligned(float *dst, long ld, int rows, int column
       *reinterpret_cast<float2 *>(to) = make_float2(src.x[i], src.x[i + 1]);
     else if (c < columns)
       *to = src.x[i];
+  }
+}
+
+// Tiles into shared memory: rows of 128 bytes, in the swizzle that copies of boxes know.
+TFS_DEVICE unsigned tfs_swizzled(unsigned place) { return place ^ ((place >> 7 & 7) << 4); }
+
+template <class E, int N>
+TFS_DEVICE void tfs_tile_stage(E *dst, const tfs_vec<float, N> &src, int lane) {
+  const unsigned first = tfs_address(dst);
+#pragma unroll
+  for (int h = 0; h < 2; ++h) {
+    unsigned w[N / 4];
+#pragma unroll
+    for (int j = 0; j < N / 4; ++j)
+      w[j] = tfs_pair<E>(src.x[4 * j + 2 * h], src.x[4 * j + 2 * h + 1]);
+    const int r = lane / 32 * 16 + lane % 8 + 8 * h, c = lane % 32 / 8 * 8;
+    if constexpr (N == 16)
+      asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(
+                       tfs_swizzled(first + r * 128 + c * 2)),
+                   "r"(w[0]), "r"(w[1]), "r"(w[2]), "r"(w[3])
+                   : "memory");
+    else if constexpr (N == 8)
+      asm volatile("stmatrix.sync.aligned.m8n8.x2.shared.b16 [%0], {%1, %2};" ::"r"(
+                       tfs_swizzled(first + r * 128 + (c & 8) * 2)),
+                   "r"(w[0]), "r"(w[1])
+                   : "memory");
+    else
+      asm volatile("stmatrix.sync.aligned.m8n8.x1.shared.b16 [%0], {%1};" ::"r"(
+                       tfs_swizzled(first + r * 128)),
+                   "r"(w[0])
+                   : "memory");
   }
 }
