@@ -6,7 +6,7 @@ texts of the conditions: parsed, compiled, solved, kept (as columns here, as tup
 reading the file takes on top of that here is printed beside it. The figure of a side is its fastest
 run. The sets are compared exactly. Kernel Tuner (``pip install kernel-tuner==1.5.0``) runs in a
 process of its own, with the Python that ``--peer`` names; without it only our times are printed and
-the comparison's marks stay open.
+the comparison's marks stay open. A definition that it fails on is not compared.
 
 Marks: equal sets; at least 10 times faster where Kernel Tuner takes over 100 ms and 5 times below;
 a space of more than 20 million points in under 0.3 s.
@@ -46,10 +46,14 @@ sys.stdout.flush()
 for line in sys.stdin:
     job = json.loads(line)
     parameters = {name: list(values) for name, values in job["parameters"]}
-    with contextlib.redirect_stdout(sys.stderr):
-        start = time.perf_counter()
-        found = Searchspace(parameters, list(job["conditions"]), 1024)
-        spent = time.perf_counter() - start
+    try:
+        with contextlib.redirect_stdout(sys.stderr):
+            start = time.perf_counter()
+            found = Searchspace(parameters, list(job["conditions"]), 1024)
+            spent = time.perf_counter() - start
+    except Exception as error:
+        print(json.dumps({"error": f"{type(error).__name__}: {error}"}), flush=True)
+        continue
     digest = None
     if job["digest"]:
         rows = sorted(repr(tuple(row)) for row in found.list)
@@ -146,6 +150,8 @@ def compared(path: Path, peer: Peer | None, repeats: int) -> dict[str, Any]:
         mine.append(spent)
         if peer is not None:
             answer = peer.run(path, digest=False)
+            if "error" in answer:
+                break
             theirs.append(answer["seconds"])
     row: dict[str, Any] = {
         "space": path.stem,
@@ -154,6 +160,8 @@ def compared(path: Path, peer: Peer | None, repeats: int) -> dict[str, Any]:
         "read_ms": min(read) * 1e3,
         "ms": min(mine) * 1e3,
     }
+    if "error" in answer:
+        return row | {"peer_error": answer["error"]}
     if peer is not None:
         digest = hashlib.sha256("\n".join(sorted(rows_of(batches))).encode()).hexdigest()
         row |= {
@@ -190,7 +198,7 @@ def main() -> int:
         if "ratio" in row
     ]
     marks = {
-        "equal_sets": all(row["equal"] for row in rows) if peer and rows else None,
+        "equal_sets": all(row["equal"] for row in rows if "equal" in row) if wanted else None,
         "ratios": all(wanted) if wanted else None,
         "huge": all(huge) if huge else None,
     }

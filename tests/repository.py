@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -20,6 +22,21 @@ def blocks(language: str, text: str | None = None) -> list[str]:
     source = README.read_text(encoding="utf-8") if text is None else text
     found = re.findall(rf"^```{language}\n(.*?)^```$", source, re.DOTALL | re.MULTILINE)
     return [block.strip() for block in found]
+
+
+def with_program(folder: Path) -> dict[str, str]:
+    """An environment in which ``tfsearch`` is this copy of it, with a home in ``folder``."""
+    (folder / "bin").mkdir()
+    program = folder / "bin" / "tfsearch"
+    program.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m tfsearch "$@"\n')
+    program.chmod(0o755)
+    kept = {n: v for n, v in os.environ.items() if not n.startswith("TFSEARCH_")}
+    return {
+        **kept,
+        "TFSEARCH_HOME": str(folder / "home"),
+        "PATH": f"{program.parent}{os.pathsep}{kept['PATH']}",
+        "PYTHONPATH": str(ROOT),
+    }
 
 
 def command(word: str) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import os
 import re
 import shutil
 import subprocess
@@ -62,17 +61,7 @@ def test_every_method_step_type_and_option_is_told() -> None:
 def test_the_examples_run_as_written(tmp_path: Path) -> None:
     if shutil.which("gcc") is None:
         pytest.skip("needs gcc")
-    (tmp_path / "bin").mkdir()
-    program = tmp_path / "bin" / "tfsearch"
-    program.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m tfsearch "$@"\n')
-    program.chmod(0o755)
-    kept = {n: v for n, v in os.environ.items() if not n.startswith("TFSEARCH_")}
-    env = {
-        **kept,
-        "TFSEARCH_HOME": str(tmp_path / "home"),
-        "PATH": f"{program.parent}{os.pathsep}{kept['PATH']}",
-        "PYTHONPATH": str(repository.ROOT),
-    }
+    env = repository.with_program(tmp_path)
     ran = 0
     for language, block in re.findall(r"^```(sh|python)\n(.*?)^```$", page(), re.M | re.S):
         name = tmp_path / "commands.sh"

@@ -375,3 +375,19 @@ def test_the_options_of_every_workload_change_the_key(run: Run) -> None:
 def test_documents_hold_plain_values_only() -> None:
     value: Any = {"a": math.nan, "b": (1, math.inf), "c": {"d": None}}
     assert output.plain(value) == {"a": None, "b": [1, None], "c": {"d": None}}
+
+
+@pytest.mark.usefixtures("tuned")
+def test_trials_are_exported_as_t4_results(run: Run, tmp_path: Path) -> None:
+    key = run("db", "list", "--json").json["workloads"][0]["key"]
+    found = run("db", "export", key[:12], "--json").json
+    assert len(found["results"]) == 3
+    assert {row["invalidity"] for row in found["results"]} == {"correct"}
+    assert all(row["times"]["runtimes"] for row in found["results"])
+    place = tmp_path / "t4.json"
+    told = run("db", "export", key, "--out", str(place))
+    assert (told.code, told.out) == (0, f"3 results in {place}\n")
+    assert json.loads(place.read_text()) == found
+    assert run("db", "export", key, "--out", str(tmp_path)).code == 6
+    assert run("db", "export", key, "--session", "no").code == 4
+    assert run("db", "export", "f" * 64).code == 4

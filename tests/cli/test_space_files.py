@@ -56,6 +56,8 @@ def test_legal_configurations_are_listed(run: Run, files) -> None:
     assert first["params"]["scale"] == "0.5"
     lines = run("space", "--space", str(files / "t1.json"), "--list", "2").out.splitlines()
     assert len([line for line in lines if line.startswith("block_size_x=")]) == 2
+    one = run("space", "--space", str(files / "t1.json"), "--fix", "scale=1", "--json").json
+    assert one["legal"] == 7
     own = run("space", "gemm", "m=12", "n=10", "k=8", "dtype=f32", "--target", "null",
               "--list", "1", "--json").json  # fmt: skip
     assert own["configurations"][0]["recipe"] == own["recipes"][0]["name"]

@@ -12,6 +12,7 @@ from tfsearch.core.records import Status
 from tfsearch.measure.bench import Context
 from tfsearch.measure.compare import Baseline, benchmark, final
 from tfsearch.measure.host import HostCallable, host_launch, timed_rounds
+from tfsearch.measure.run import measure
 
 LIMITS = {"budget_s": 20.0, "most": 300, "share": 0.01}
 
@@ -36,6 +37,33 @@ def test_a_two_percent_gap_under_three_percent_noise_is_decided_right(tmp_path):
         rounds.append(len(found.standings[0].outcome.measurement.samples_us))
     assert right >= 57
     assert min(rounds) < 100
+
+
+@pytest.mark.parametrize("flips", [0.0, 0.05])
+def test_the_right_one_of_many_close_ones_wins_a_final(tmp_path, flips):
+    """The best is 2 % ahead of the next ones; samples have 3 % noise, drift and slow modes."""
+    jobs = jobs_of(tmp_path, 10.2, 10.2, 10.0, 10.4, 11.0)
+    context = Context()
+    found = [
+        final(jobs, SimulatedRunner(seed, noise=0.03, walk=0.03, flips=flips), context)
+        for seed in range(40)
+    ]
+    assert sum(one.reference == 2 for one in found) >= 38
+
+
+def test_the_best_comes_through_measuring_and_the_final(tmp_path):
+    """Twelve candidates, measured one by one as in a session; the best four meet in a final."""
+    times = (10.0, 10.2, 10.4, 10.6, 10.8, 11.0, 11.5, 12.0, 12.5, 13.0, 14.0, 16.0)
+    jobs = jobs_of(tmp_path, *times)
+    context = Context()
+    right = 0
+    for seed in range(20):
+        runner = SimulatedRunner(seed, noise=0.03, walk=0.002)
+        medians = [measure(one, runner, context).measurement.median_us for one in jobs]
+        best = np.argsort(medians)[:4]
+        found = final([jobs[k] for k in best], runner, context)
+        right += best[found.reference] == 0
+    assert right >= 19
 
 
 def test_ratios_are_relative_to_the_winner_with_intervals(tmp_path):

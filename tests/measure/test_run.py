@@ -28,7 +28,9 @@ def test_a_right_kernel_gets_samples_and_an_interval(tmp_path):
     assert len(found.samples_us) >= 15
     assert not found.censored
     assert outcome.verification.passed
-    assert phases[:5] == ["load", "verify", "bind", "time", "check"]
+    assert phases.count("reference") == phases.count("") > 0
+    own = [phase for phase in phases if phase not in ("reference", "")]
+    assert own[:5] == ["load", "verify", "bind", "time", "check"]
     conditions = found.conditions
     assert conditions["guards"]
     assert conditions["stopped"] == "converged"

@@ -126,6 +126,35 @@ def test_probes_are_answered(measurer):
     assert measurer.probe(["fma", "tile"]) == {"fma": 1.0, "tile": 1.0}
 
 
+def slow_oracle(record, sizes):
+    """An oracle that takes longer for a case than a job may take in all."""
+    from tfsearch.measure.oracle import HirOracle
+
+    class Slow(HirOracle):
+        def case(self, which, seed, constant_seed=None):
+            time.sleep(0.7)
+            return super().case(which, seed, constant_seed)
+
+    return Slow(record, sizes)
+
+
+def test_the_time_of_a_slow_reference_is_not_the_candidates(measurer, tmp_path, monkeypatch):
+    slow = {"oracle": "tests.measure.test_worker:slow_oracle"}
+    limits = {"deadline_s": 2.0, "budget_s": 0.2}
+    made = job(tmp_path, "right", limits=limits, **slow)
+    found = measurer.submit(made)
+    assert found.status is Status.OK, found.message
+    assert found.seconds > 2.0
+    hanging = job(tmp_path, "hang", limits=limits, **slow)
+    found = measurer.submit(hanging)
+    assert found.status is Status.TIMEOUT
+    assert "killed in phase verify" in found.message
+    monkeypatch.setattr("tfsearch.measure.worker.REFERENCE_S", 0.2)
+    found = measurer.submit(made)
+    assert found.status is Status.TIMEOUT
+    assert "the reference took longer than 0.2 s" in found.message
+
+
 def test_a_wrong_request_is_raised_as_itself(measurer, tmp_path):
     with pytest.raises(RequestError, match="gone"):
         measurer.submit(job(tmp_path, "right", oracle="tests.measure.helpers:gone"))

@@ -14,7 +14,7 @@ from tfsearch.core.errors import RequestError
 from tfsearch.ir.tir.nodes import MemorySpace, Module
 from tfsearch.ir.tir.text import parse_kernel, parse_module, print_module
 from tfsearch.prove.analyze import analyze
-from tfsearch.prove.interpret import interpret
+from tfsearch.prove.interpret import interpret, schedules
 from tfsearch.prove.shape import shape_hash
 from tfsearch.prove.storage import peaks
 from tfsearch.prove.verify import verify
@@ -94,6 +94,24 @@ def test_rings_of_any_size_are_legal_and_right(data):
     outcome = interpret(module, TABLE, arguments, seed=draw(st.integers(0, 99)))
     assert outcome.refusals == ()
     np.testing.assert_array_equal(outcome.outputs["c"], expected["c"])
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("loom.wait(empty[slot]", "loom.wait(empty[kk]"),
+        ("loom.arrive(empty[(at1 + 3) % 4])", "loom.arrive(empty[(kk1 + 3) % 4])"),
+    ],
+)
+def test_what_only_an_unlucky_order_shows_is_among_the_schedules(old, new):
+    module, arguments, _ = CASES["more stages than steps"]()
+    text = print_module(module)
+    assert old in text
+    module = parse_module(text.replace(old, new))
+    assert verify(module, TABLE, LIMITS) == ()
+    runs = [interpret(module, TABLE, arguments, seed=seed) for seed in schedules(module, TABLE)]
+    assert any(not run.refusals for run in runs)
+    assert any(run.refusals for run in runs)
 
 
 def test_a_ring_of_one_slot_that_is_released_late_never_goes_on():

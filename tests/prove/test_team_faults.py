@@ -9,7 +9,7 @@ from tests.prove.loom import LIMITS, TABLE
 from tests.prove.team_faults import FAULTS
 from tests.prove.test_team import CASES
 from tfsearch.ir.tir.text import parse_module, print_module
-from tfsearch.prove.interpret import interpret
+from tfsearch.prove.interpret import interpret, schedules
 from tfsearch.prove.verify import verify
 
 
@@ -33,7 +33,9 @@ def test_a_planted_fault_is_found(name):
         return
     assert stage == "I", "the verifier has to see this"
     found = [
-        r for seed in range(4) for r in interpret(module, TABLE, arguments, seed=seed).refusals
+        r
+        for seed in schedules(module, TABLE)
+        for r in interpret(module, TABLE, arguments, seed=seed).refusals
     ]
     assert codes & {refusal.code for refusal in found}
     assert all(refusal.where and refusal.message for refusal in found)

@@ -88,7 +88,8 @@ def test_registers_are_told_role_by_role():
 
 
 def test_only_concurrent_kernels_need_several_schedules():
-    assert len(schedules(CASES["cooperative"]()[0], TABLE)) == SCHEDULES > 1
+    assert len(schedules(CASES["cooperative"]()[0], TABLE)) == SCHEDULES > 2
+    assert len(schedules(CASES["rows"]()[0], TABLE)) == 2
     text = "kernel k units 2 () { loom.fence.async() }"
     assert len(schedules(parse_module(text), TABLE)) == 1
 

@@ -148,3 +148,11 @@ def test_a_wrong_option_is_refused_with_what_is_allowed(text: str) -> None:
     with pytest.raises(RequestError, match=r"option") as caught:
         make_policy(text, FakeProblem(two_recipes(), by_product))
     assert caught.value.code == "policy.option"
+
+
+def test_auto_takes_the_model_where_it_tells_points_apart() -> None:
+    space = two_recipes()
+    assert make_policy("auto", FakeProblem(space, by_product)).name == "ranked"
+    for says_nothing in (np.nan, 7.0, np.inf, 0.0):
+        silent = FakeProblem(space, lambda points, v=says_nothing: np.full(len(points), v))
+        assert make_policy("auto", silent).name == "portfolio"

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from tfsearch.core.errors import RequestError
 from tfsearch.space import parse
+from tfsearch.space.file.values import evaluate_values
 
 HOSTILE = [
     ("a.__class__", 1, "attribute"),
@@ -79,6 +80,16 @@ def test_what_is_outside_the_grammar_is_refused_with_its_place(text, column, wha
         assert f"column {column}:" in caught.value.message
     assert "\n" not in str(caught.value)
     assert len(str(caught.value)) < 500
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("text", ["a is 1", "0x1for", "1 (2)", "'a' (1)", "[1] [a, a]"])
+def test_what_python_warns_of_is_refused_without_a_warning(text):
+    for read in (parse, evaluate_values):
+        with pytest.raises(RequestError) as caught:
+            read(text)
+        assert caught.value.code == "space.expression"
+    assert parse("1or a").names == {"a"}
 
 
 @given(st.text(alphabet="ab01 ()[]{}.,:*+-/%<>=!'\"\\_\n\tλifnotandorelse", max_size=40))

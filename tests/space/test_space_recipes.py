@@ -88,6 +88,9 @@ def test_a_decimal_parameter_is_a_number_to_expressions_and_a_text_to_records():
     assert refusal.message == "1.0 gives 0.5"
     assert share.neighbours(1) == (0, 2)
     assert share.parse("0.25") == "0.25"
+    assert share.parse("1") == share.parse("1e0") == "1.0"
+    for wrong in ("0.3", "x", "1e999"):
+        assert code_of(lambda w=wrong: share.parse(w)) == "space.value-outside-domain"
 
 
 @pytest.mark.parametrize(

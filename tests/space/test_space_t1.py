@@ -194,6 +194,8 @@ WRONG = [
     (t1([parameter("a", "[2, 2]")]), "space.duplicate-value", "twice"),
     (t1([parameter("a", "exit()")]), "space.expression", "Values: expression"),
     (t1([parameter("a b", "[1]")]), "space.name", "a b"),
+    (t1([parameter(f"p{i}", "[1]") for i in range(513)]), "kernel.file-value", "513 entries"),
+    (t1([A123], ["a > 1"] * 513), "kernel.file-value", "more than 512"),
     (t1([A123, A123]), "space.duplicate-name", "'a' is declared twice"),
     (t1([A123], ["c > 1"]), "space.unknown-name", "kernel.condition-1"),
     (t1([A123], ["a && 1"]), "space.expression", "write 'and'"),

@@ -8,8 +8,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
+import tfsearch
 from tests.system.conftest import at_home
 from tfsearch.core.errors import NotRecordedError, RequestError, UnavailableError
 from tfsearch.core.records import Status
@@ -171,6 +173,43 @@ def test_a_lookup_serves_the_record_wherever_the_files_lie(tuned: Kernel) -> Non
     again = tuned.tune()
     assert again.best is not None
     assert again.trials.total == again.trials.reused == 2
+
+
+def test_a_looked_up_kernel_is_called_on_arrays(tuned: Kernel) -> None:
+    names = {"space": tuned.folder / "saxpy.toml", "target": "x86"}
+    kernel: Any = tfsearch.lookup(str(tuned.folder / "saxpy.c"), **names)
+    assert kernel.input_names == ("a", "x", "y", "n")
+    rng = np.random.default_rng(1)
+    x, y = rng.random(4096, np.float32), rng.random(4096, np.float32)
+    want = 3.0 * x.astype(np.float64) + y
+    assert kernel(3.0, x, y, 4096) == ()
+    assert np.allclose(y, want, rtol=1e-6)
+    call = kernel.bind(3.0, x, y, 4096)
+    call()
+    assert np.allclose(y, want + 3.0 * x, rtol=1e-6)
+    y.flags.writeable = False
+    with pytest.raises(RequestError, match="read-only"):
+        kernel(3.0, x, y, 4096)
+    with pytest.raises(RequestError, match="must have shape"):
+        kernel(3.0, x[:5], y, 4096)
+    with pytest.raises(NotRecordedError):
+        tfsearch.lookup(str(tuned.folder / "saxpy.c"), **names, n=64)
+
+
+def test_outputs_of_a_looked_up_kernel_are_made_or_given(kernel: Kernel) -> None:
+    kernel.edit("saxpy.c", lambda _: function("for (int i = 0; i < n; i++) y[i] = a * x[i];"))
+    kernel.edit("saxpy.toml", lambda t: t.replace("[1, 4, 3]", "[1]").replace("inout", "out"))
+    kernel.edit("ref.py", lambda _: "def saxpy(a, x, n):\n    return a * x\n")
+    names = {"space": kernel.folder / "saxpy.toml", "target": "x86"}
+    source = str(kernel.folder / "saxpy.c")
+    report = tfsearch.tune(source, **names, trials=1, limits=LIMITS)
+    assert report.best is not None
+    found: Any = tfsearch.lookup(source, **names)
+    x = np.arange(4096, dtype=np.float32)
+    assert np.array_equal(found(2.0, x, 4096), 2 * x)
+    out = np.zeros(4096, np.float32)
+    assert found(2.0, x, 4096, out=out) is out
+    assert np.array_equal(out, 2 * x)
 
 
 def test_an_edit_that_is_taken_back_serves_again(tuned: Kernel) -> None:

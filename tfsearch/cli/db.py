@@ -11,7 +11,7 @@ import click
 from tfsearch.cli import options as shared
 from tfsearch.cli.output import Output, microseconds, table
 from tfsearch.cli.records import record_lines
-from tfsearch.core.errors import NotRecordedError, RequestError
+from tfsearch.core.errors import NotRecordedError, NotSavedError, RequestError
 
 if TYPE_CHECKING:
     from tfsearch.core.records import Trial
@@ -157,6 +157,46 @@ def gc(output: Output, db: str | None, **options: Any) -> int:
         f"({report.kept_bytes} B)"
     )
     output.emit(report.to_json(), [text])
+    return 0
+
+
+@db.command()
+@click.argument("workload")
+@click.option("--session", metavar="ID", help="Only trials of this session.")
+@click.option("--format", "form", type=click.Choice(["t4"]), default="t4", help="t4: T4 results.")
+@click.option("--out", metavar="FILE", help="Write to a file instead of standard output.")
+@shared.db_option
+@shared.json_option
+@click.pass_obj
+def export(output: Output, db: str | None, workload: str, form: str, **options: Any) -> int:
+    """Print the trials of a workload (a key or its beginning) as other tools read them."""
+    import json
+    from pathlib import Path
+
+    from tfsearch.cli.output import plain
+    from tfsearch.db.t4 import t4_results
+
+    del form
+    with _opened(db) as (store, _places):
+        key = _by_key(store, workload).key
+        trials = store.trials(workload=key, session=options["session"])
+    document = t4_results(trials)
+    if not document["results"]:
+        raise NotRecordedError("db.no-trial", f"no trial of workload {key[:12]}… is recorded here")
+    text = json.dumps(plain(document), allow_nan=False)
+    if options["out"] is None:
+        output.emit(document, [text])
+        return 0
+    try:
+        Path(options["out"]).write_text(text + "\n", encoding="utf-8")
+    except OSError as error:
+        raise NotSavedError(
+            "db.export", f"cannot write {options['out']}: {error.strerror or error}"
+        ) from error
+    count = len(document["results"])
+    output.emit(
+        {"file": options["out"], "results": count}, [f"{count} results in {options['out']}"]
+    )
     return 0
 
 

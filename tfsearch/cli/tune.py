@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 @click.option(
     "--policy",
     metavar="P",
-    help="ranked, portfolio, surrogate, evolutionary, local, random or exhaustive; name:key=value "
-    "[default: ranked; portfolio with --space].",
+    help="ranked, auto, portfolio, surrogate, evolutionary, local, random, exhaustive, "
+    "optuna:SAMPLER or agent:CMD; name:key=value [default: ranked; portfolio with --space].",
 )
 @click.option("--workers", type=int, metavar="W", help="Compilations at a time [default: cores].")
 @shared.build_options

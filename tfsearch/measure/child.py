@@ -20,6 +20,7 @@ from typing import Any
 from tfsearch.core import errors
 from tfsearch.core.errors import RequestError, TfsearchError, UnavailableError
 from tfsearch.measure.bench import Context, import_factory
+from tfsearch.measure.clock import BACK, REFERENCE
 from tfsearch.measure.compare import Baseline, benchmark, final
 from tfsearch.measure.job import Limits, MeasureJob
 from tfsearch.measure.protocols import Calibrating, Roomy, Runner
@@ -65,8 +66,13 @@ def _make_runner(path: str, selector: str) -> Runner:
 def _answer(
     command: Mapping[str, Any], runner: Runner, context: Context, send: Callable[[Reply], None]
 ) -> Reply:
+    last = "start"
+
     def report(phase: str) -> None:
-        send({"kind": "phase", "phase": phase})
+        nonlocal last
+        if phase not in (REFERENCE, BACK):
+            last = phase
+        send({"kind": "phase", "phase": phase or last})
 
     try:
         return {"kind": "result", "result": _execute(command, runner, context, report)}

@@ -12,7 +12,7 @@ from __future__ import annotations
 import sys
 import time
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -23,6 +23,7 @@ from tfsearch.core.records import Status, Verification
 from tfsearch.ir.dtypes import DType
 from tfsearch.ir.hir.rounding import round_values
 from tfsearch.measure.buffers import Guarded, bits, poison, poison_bits
+from tfsearch.measure.clock import BACK, REFERENCE
 from tfsearch.measure.inputs import Pass
 from tfsearch.measure.protocols import Arguments, Filling, Loaded
 
@@ -115,14 +116,20 @@ class Verdict:
     guarded: bool
 
 
+def _nobody(phase: str) -> None:
+    del phase
+
+
 class Verifier:
     """Verifies kernels of one workload; keeps references between candidates.
 
-    ``memory_bytes`` bounds the kept cases (the one in use stays in any case).
+    ``memory_bytes`` bounds the kept cases (the one in use stays in any case). ``report`` is told
+    ``REFERENCE`` when the oracle begins to make a case and ``BACK`` when it has.
     """
 
     def __init__(self, oracle: Oracle, *, memory_bytes: int = 1 << 30) -> None:
         self.oracle = oracle
+        self.report: Callable[[str], None] = _nobody
         self._memory = memory_bytes
         self._cases: OrderedDict[tuple[Pass, int, int | None], Case] = OrderedDict()
 
@@ -131,7 +138,10 @@ class Verifier:
         key = (which, seed, constant_seed)
         found = self._cases.pop(key, None)
         if found is None:
+            # The reference's time is not the candidate's: whoever watches the clock is told.
+            self.report(REFERENCE)
             found = self.oracle.case(which, seed, constant_seed)
+            self.report(BACK)
         self._cases[key] = found
         while len(self._cases) > 1 and self.kept_bytes > self._memory:
             self._cases.popitem(last=False)

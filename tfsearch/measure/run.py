@@ -100,6 +100,7 @@ def verified(
     """Verify a loaded kernel; a :class:`Fault` when it is not right."""
     with phase("verify", report):
         verifier = context.verifier(job)
+        verifier.report = report
         verdict = verifier.verify(loaded, job.verification_seed)
         if verdict.status is not Status.OK:
             raise Fault(

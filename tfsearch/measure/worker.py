@@ -15,6 +15,7 @@ from typing import Any, Self
 from tfsearch.core import errors
 from tfsearch.core.errors import InternalError, TfsearchError, UnavailableError
 from tfsearch.core.records import Status
+from tfsearch.measure.clock import REFERENCE, REFERENCE_S
 from tfsearch.measure.compare import Baseline
 from tfsearch.measure.job import (
     Comparison,
@@ -236,6 +237,7 @@ class Measurer:
     ) -> Any:
         phase = "start"
         start = time.monotonic()
+        limit, left = deadline - start, 0.0
 
         def failure(status: Status, code: str, message: str) -> _Failure:
             return _Failure(status, code, phase, message, time.monotonic() - start)
@@ -246,7 +248,12 @@ class Measurer:
                 message = process.receive(deadline)
                 match message.get("kind"):
                     case "phase":
+                        now = time.monotonic()
+                        if phase == REFERENCE:
+                            deadline = now + left
                         phase = str(message["phase"])
+                        if phase == REFERENCE:
+                            left, deadline = max(0.0, deadline - now), now + REFERENCE_S
                     case "result":
                         return message["result"]
                     case "error":
@@ -259,8 +266,9 @@ class Measurer:
         except Ended as ended:
             return failure(*_classify(ended, phase))
         except Overdue:
-            limit = deadline - start
             text = f"no result within {limit:.3g} s; killed in phase {phase}"
+            if phase == REFERENCE:
+                text = f"the reference took longer than {REFERENCE_S:.3g} s"
             return failure(Status.TIMEOUT, "measure.timeout", text)
         except Garbled as garbled:
             text = f"the measuring process wrote something that is no message: {garbled}"

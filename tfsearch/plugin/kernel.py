@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, MutableMapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol, runtime_checkable
 
 import numpy as np
@@ -20,7 +21,7 @@ from tfsearch.core.records import ParamValue, Refusal
 from tfsearch.cost.model import Prediction
 from tfsearch.plugin.target import Device, Problem, Source, Target
 from tfsearch.space import Expr, Point, Points, Space
-from tfsearch.space.file import KernelWorkload
+from tfsearch.space.file import KernelWorkload, kernel_workload
 
 if TYPE_CHECKING:
     from tfsearch.ir.tir.nodes import Module
@@ -166,6 +167,19 @@ def bound_problem(target: Target, workload: Workload | KernelWorkload, device: D
             "target.no-kernels", f"target {target.name} takes programs, not users' own kernels"
         )
     return target.kernel_problem(workload, device)
+
+
+def named_kernel(op: object, options: Mapping[str, Any]) -> KernelWorkload:
+    """A kernel as Python callers name it: its source file, and keyword options.
+
+    ``space`` is its space file, ``reference`` (``file.py:function``) wins over that file's, other
+    options are constants of the file.
+    """
+    rest = dict(options)
+    space, reference = rest.pop("space"), rest.pop("reference", None)
+    if not isinstance(op, (str, Path)):
+        raise RequestError("kernel.source", f"a kernel is the name of its source file, not {op!r}")
+    return kernel_workload(op, space, {n: str(v) for n, v in rest.items()}, reference)
 
 
 def flags_of(workload: KernelWorkload) -> tuple[str, ...]:

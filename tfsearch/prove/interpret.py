@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from tfsearch.atoms.contract import Sync
 from tfsearch.atoms.table import AtomTable
 from tfsearch.core.errors import RequestError
 from tfsearch.core.records import Refusal
@@ -24,7 +25,7 @@ from tfsearch.prove.compile import Hooks, Program, compile_kernel
 from tfsearch.prove.limits import Limits
 from tfsearch.prove.memory import Array, Store
 from tfsearch.prove.races import Clock, Tracker
-from tfsearch.prove.team.program import needs_team
+from tfsearch.prove.team.program import called, needs_team
 from tfsearch.prove.team.run import TeamRun
 from tfsearch.prove.verify import verify
 
@@ -64,8 +65,9 @@ STRUCTURAL = frozenset(
 )
 """Refusals of the verifier that leave nothing to execute."""
 
-SCHEDULES = 4
-"""Schedules under which a concurrent kernel is run."""
+SCHEDULES = 8
+"""Schedules under which a kernel with barrier objects or named barriers is run."""
+_HANDED_ON = frozenset({Sync.WAIT, Sync.NAMED})
 _ANY = Limits(
     dict.fromkeys(MemorySpace, 1 << 62),
     max_units=1 << 20,
@@ -135,10 +137,15 @@ def interpret(
 def schedules(module: Module, atoms: AtomTable) -> range:
     """The seeds that together show what one cannot: which order of things is not enforced.
 
-    What units of one thread do does not depend on the order as far as findings go; who passes a
-    barrier object that the wrong one has released does.
+    What units of one thread do, and warps that only meet, does not depend on the order as far as
+    findings go; who passes a barrier object that the wrong one has released does.
     """
-    return range(SCHEDULES if any(needs_team(k, atoms) for k in module.kernels) else 1)
+    count = 1
+    for kernel in module.kernels:
+        if needs_team(kernel, atoms):
+            used = {atoms[name].effects.synchronises for name in called(kernel.body)}
+            count = max(count, SCHEDULES if used & _HANDED_ON else 2)
+    return range(count)
 
 
 def _bind(

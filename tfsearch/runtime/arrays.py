@@ -248,6 +248,20 @@ class Checked:
             )
 
 
+class Overwritten(Checked):
+    """An argument that the kernel reads and writes."""
+
+    __slots__ = ()
+
+    def address(self, array: Array) -> int:
+        """Address of an array that fits and can be written."""
+        if not array.flags.writeable:
+            raise RequestError(
+                "array.read-only", f"argument {self.name!r} is read-only, and the kernel writes it"
+            )
+        return super().address(array)
+
+
 def _share(a: Array, b: Array) -> bool:
     if not np.may_share_memory(a, b):
         return False

@@ -20,6 +20,7 @@ from tfsearch.measure.protocols import Loaded
 from tfsearch.runtime.arrays import (
     Array,
     Checked,
+    Overwritten,
     address,
     as_host,
     check_apart,
@@ -49,10 +50,13 @@ class Kernel:
         self.record = record
         self.served_by = served_by
         self.launch = loaded.launch
-        program = parse_program(record.workload.program)
         self._loaded = loaded
-        self._inputs = _input_checks(program, loaded)
-        self._outputs = _output_checks(program, loaded)
+        if record.workload.program.startswith("{"):
+            self._inputs, self._outputs = _own_checks(loaded)
+        else:
+            program = parse_program(record.workload.program)
+            self._inputs = _input_checks(program, loaded)
+            self._outputs = _output_checks(program, loaded)
         self._first = self._inputs[0].name if self._inputs else ""
         self._native = isinstance(loaded, NativeLoaded)
         self._device: DeviceCaller | None = None
@@ -103,7 +107,7 @@ class Kernel:
             results = self._given_outputs(out)
             out_places = self._check_outputs(results, hosts, places)
         if not self._native:
-            call_copying(self._loaded, self._named(hosts), self._named_outputs(results))
+            call_copying(self._loaded, self._named(hosts), self._written(hosts, results))
         elif self._prepares:
             self._main.call(self._resolved(hosts, places, out_places)[0])
         else:
@@ -127,7 +131,7 @@ class Kernel:
         made = _alike(arrays, results)
         result = out if given else (made[0] if len(made) == 1 else tuple(made))
         if not self._native:
-            inputs, outputs = self._named(hosts), self._named_outputs(results)
+            inputs, outputs = self._named(hosts), self._written(hosts, results)
             return Bound(_CopyingCall(self._loaded, inputs, outputs), None, result, (arrays, hosts))
         resolved, prepared = self._resolved(hosts, places, out_places)
         frame = self._main.frame()
@@ -173,7 +177,7 @@ class Kernel:
                 f"({', '.join(self.input_names)}), {len(arrays)} were given",
             )
         return [
-            a if type(a) is np.ndarray else as_host(check.name, a)
+            a if type(a) is np.ndarray else _host(check, a)
             for check, a in zip(self._inputs, arrays, strict=True)
         ]
 
@@ -222,8 +226,13 @@ class Kernel:
     def _named(self, hosts: Sequence[Array]) -> dict[str, Array]:
         return dict(zip(self.input_names, hosts, strict=True))
 
-    def _named_outputs(self, results: Sequence[Array]) -> dict[str, Array]:
-        return dict(zip(self.output_names, results, strict=True))
+    def _written(self, hosts: Sequence[Array], results: Sequence[Array]) -> dict[str, Array]:
+        """The outputs, and the inputs that are overwritten."""
+        found = dict(zip(self.output_names, results, strict=True))
+        for check, array in zip(self._inputs, hosts, strict=True):
+            if isinstance(check, Overwritten):
+                found[check.name] = array
+        return found
 
 
 class Bound:
@@ -383,6 +392,13 @@ def _alike(arrays: Sequence[Any], results: list[Array]) -> list[Any]:
     return [like(arrays[0], a) for a in results]
 
 
+def _host(check: Checked, value: object) -> Array:
+    """The argument as an array; a Python number for a scalar in the scalar's type."""
+    if not check.shape and isinstance(value, (int, float)):
+        return np.array(value, check.dtype)
+    return as_host(check.name, value)
+
+
 _Slot = int | str
 
 
@@ -411,6 +427,18 @@ def _input_checks(program: Program, loaded: Loaded) -> list[Checked]:
     return [
         Checked(specs.get(item.name) or _unused(item.name, item.type)) for item in program.inputs
     ]
+
+
+def _own_checks(loaded: Loaded) -> tuple[list[Checked], list[Checked]]:
+    """Checks of what a user's own kernel reads, and of what it only writes, in call order."""
+    inputs: list[Checked] = []
+    outputs: list[Checked] = []
+    for spec in loaded.launch.main.arguments:
+        if spec.io == "out":
+            outputs.append(Checked(spec))
+        else:
+            inputs.append(Overwritten(spec) if spec.io == "inout" else Checked(spec))
+    return inputs, outputs
 
 
 def _output_checks(program: Program, loaded: Loaded) -> list[Checked]:

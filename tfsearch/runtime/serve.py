@@ -36,7 +36,8 @@ def lookup(
 ) -> Kernel | Fallback:
     """The kernel that serves a workload on this machine.
 
-    ``op`` is a built-in op, ``file.py:function``, or a Python function that is traced.
+    ``op`` is a built-in op, ``file.py:function``, or a Python function that is traced; with
+    ``space=FILE`` it is the source of a user's own kernel, whose ``inout`` arrays are overwritten.
     ``options`` are the op's (``m=512, dtype="f32"``, and ``accuracy``, ``reproducible``,
     ``alignment``, ``constant_inputs``) and what else changes the answer: ``target``,
     ``device``, ``toolchain``, ``flags``, ``macros``, ``protocol``. ``db`` is a SQLAlchemy URL.
@@ -55,6 +56,11 @@ def lookup(
 def question_of(op: Op, options: Mapping[str, Any]) -> Question:
     """A question from keyword options, as :func:`lookup` takes them."""
     own, rest = split_options(options)
+    if "space" in rest:
+        from tfsearch.plugin.kernel import flags_of, named_kernel
+
+        kernel = named_kernel(op, rest)
+        return Question(kernel, **{**own, "flags": (*flags_of(kernel), *own["flags"])})
     return Question(named_workload(op, rest), **own)
 
 

@@ -269,6 +269,7 @@ def _without_compiler(
     generator = place.target.generator_digest()
     noted = identity.noted_source(place.artifacts, trial.schedule.key, generator)
     own = trial.schedule.workload == trial.workload and noted == key.source
+    own = own and isinstance(workload, Workload)  # a user's text is read anew, always
     if own and trial.generator == generator:
         launch = store.launch(key.launch)
         if launch is not None:

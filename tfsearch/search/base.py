@@ -54,6 +54,9 @@ class Base:
             if median is not None and (self.best_us is None or median < self.best_us):
                 self.best_us = median
 
+    def close(self) -> None:
+        """Nothing is held."""
+
     def _next(self) -> Point | None:
         """The next point, perhaps one seen before; None when nothing is left."""
         raise NotImplementedError

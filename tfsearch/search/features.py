@@ -76,7 +76,7 @@ def _vectors(holders: Sequence[Parameter]) -> list[dict[tuple[type, ParamValue],
     kinds = {p.kind for p in holders}
     if len(values) == 2:
         return [dict(zip(values, np.array([[0.0], [1.0]]), strict=True))]
-    if kinds != {Kind.ORDINAL}:
+    if not kinds <= {Kind.ORDINAL, Kind.DECIMAL}:
         return [dict(zip(values, np.eye(len(values)) * np.sqrt(0.5), strict=True))]
     if any(isinstance(value, str) for _, value in values):
         # Declared order is all there is to go by.

@@ -120,6 +120,10 @@ def _loss(theta: Times, squared: Times, y: Times) -> tuple[float, Times]:
     return value, gradient
 
 
+def _inverse(matrix: Any) -> Times:
+    return np.asarray(np.linalg.inv(matrix), np.float64)
+
+
 def _solve(matrix: Any, right: Any) -> Times:
     return np.asarray(np.linalg.solve(matrix, right), np.float64)
 
@@ -144,11 +148,12 @@ class Posterior:
         self._values: list[float] = values.tolist()
         lower = np.linalg.cholesky(self._matrix(self._observed))
         rows = np.empty((count + room, len(points)))
-        rows[:count] = _solve(lower, covariance(squared_distances(self._observed, self._points)))
+        inverse = _inverse(lower)
+        rows[:count] = inverse @ covariance(squared_distances(self._observed, self._points))
         self._rows: Times = rows
         self._lower: Times = np.zeros((count + room, count + room))
         self._lower[:count, :count] = lower
-        self._solved: list[float] = _solve(lower, values).tolist()
+        self._solved: list[float] = (inverse @ values).tolist()
         solved = np.array(self._solved)
         self._variance = max(float(solved @ solved) / max(count, 1), 1e-6)
         self.mean: Times = solved @ rows[:count]

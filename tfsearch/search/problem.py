@@ -43,11 +43,18 @@ class Problem(Protocol):
 
 @dataclass(frozen=True)
 class Result:
-    """What became of a point. ``median_us`` is present exactly when the status is ok."""
+    """What became of a point. ``median_us`` is present exactly when the status is ok.
+
+    ``code``, ``where`` and ``message`` say why it failed; ``ci_us`` is the time's 95 % interval.
+    """
 
     point: Point
     status: Status
     median_us: float | None = None
+    code: str = ""
+    where: str = ""
+    message: str = ""
+    ci_us: tuple[float, float] | None = None
 
 
 class Policy(Protocol):
@@ -71,4 +78,8 @@ class Policy(Protocol):
     @property
     def finished(self) -> bool:
         """True once :meth:`ask` has returned fewer points than it was asked for."""
+        ...
+
+    def close(self) -> None:
+        """Let go of what the policy holds, such as a process; nothing is asked afterwards."""
         ...

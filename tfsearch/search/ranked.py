@@ -43,7 +43,7 @@ PRIOR = 1.0
 
 @dataclass(frozen=True)
 class RankedOptions:
-    """``explore`` and ``exploit`` in [0, 1], ``tolerance`` as a share of time, ``pool`` in points."""
+    """``explore``, ``exploit`` in [0, 1], ``tolerance`` as a share of time, ``pool`` in points."""
 
     explore: float = 0.125
     exploit: float = 0.25
@@ -244,6 +244,7 @@ class _Pool:
         codes = recipe.codes_of(point.params)
         own = np.array([codes[p.name] for p in recipe.parameters] or [0])
         apart = np.abs(self._pool.codes[position] - own)
-        ordinal = np.array([p.kind is Kind.ORDINAL for p in recipe.parameters] or [False])
+        kinds = [p.kind in (Kind.ORDINAL, Kind.DECIMAL) for p in recipe.parameters]
+        ordinal = np.array(kinds or [False])
         distance = np.where(ordinal, np.minimum(apart / 2.0, 1.0), apart > 0).sum(axis=1)
         return self._rows[position], 1.0 / (1.0 + distance)

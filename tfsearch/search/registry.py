@@ -1,24 +1,34 @@
 """Policies by name; options follow a colon (see ``docs/policies.md``).
 
 A policy text is ``name`` or ``name:key=value,key=value``, for example
-``ranked:explore=0.25,pool=4096``; a bare word after the colon is the option ``variant``.
+``ranked:explore=0.25,pool=4096``; a bare word after the colon is the option ``variant``. Where
+everything after the colon is one text, as in ``agent:./my-agent --fast``, it is the option that the
+entry names.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import Any
 
-from tfsearch.core.errors import RequestError
+import numpy as np
+
+from tfsearch.core.errors import RequestError, UnavailableError
+from tfsearch.search.agent import Agent
 from tfsearch.search.evolutionary import Evolutionary, EvolutionaryOptions
 from tfsearch.search.local import Local
 from tfsearch.search.portfolio import Portfolio
 from tfsearch.search.problem import Policy, Problem
 from tfsearch.search.ranked import Ranked, RankedOptions
-from tfsearch.search.scan import Scan
+from tfsearch.search.scan import Scan, scan
 from tfsearch.search.surrogate import Surrogate, SurrogateOptions
 from tfsearch.search.uniform import Exhaustive, Random
 from tfsearch.space import Point
+
+
+def _unseen(code: str, message: str) -> None:
+    del code, message
 
 
 @dataclass(frozen=True)
@@ -26,7 +36,9 @@ class PolicyContext:
     """What a policy is made from.
 
     ``incumbent_us`` is the time to beat; ``first`` a scan against that incumbent, where one
-    was made already; ``hints`` are points worth trying first.
+    was made already; ``hints`` are points worth trying first. ``facts`` and ``budget`` are what a
+    searcher outside of this process is told; ``notice`` is called with a code and a line when the
+    user should see something.
     """
 
     problem: Problem
@@ -35,6 +47,9 @@ class PolicyContext:
     first: Scan | None = None
     hints: Sequence[Point] = ()
     options: Mapping[str, str] = field(default_factory=dict[str, str])
+    facts: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    budget: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    notice: Callable[[str, str], None] = _unseen
 
 
 Factory = Callable[[PolicyContext], Policy]
@@ -42,10 +57,14 @@ Factory = Callable[[PolicyContext], Policy]
 
 @dataclass(frozen=True)
 class PolicyEntry:
-    """A policy: how it is made, and the names of its options."""
+    """A policy: how it is made, and the names of its options.
+
+    ``text`` names the option that everything after the colon is, where it is one text.
+    """
 
     make: Factory
     options: tuple[str, ...] = ()
+    text: str = ""
 
 
 def _ranked(context: PolicyContext) -> Policy:
@@ -129,12 +148,57 @@ def _portfolio(context: PolicyContext) -> Policy:
     )
 
 
+def _agent(context: PolicyContext) -> Policy:
+    return Agent(
+        context.problem,
+        context.options["command"],
+        lambda: _ranked(replace(context, options={})),
+        incumbent_us=context.incumbent_us,
+        facts=context.facts,
+        budget=context.budget,
+        notice=context.notice,
+    )
+
+
+def _optuna(context: PolicyContext) -> Policy:
+    try:
+        from tfsearch.search.studies import OptunaPolicy
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] != "optuna":
+            raise
+        raise UnavailableError(
+            "policy.optuna-missing",
+            "the policy optuna needs Optuna: pip install 'tfsearch[optuna]'",
+        ) from None
+    return OptunaPolicy(
+        context.problem,
+        variant=context.options.get("variant") or "tpe",
+        seed=context.seed,
+        incumbent_us=context.incumbent_us,
+        hints=context.hints,
+    )
+
+
+def _auto(context: PolicyContext) -> Policy:
+    return (_ranked if _predicts(context) else _portfolio)(context)
+
+
+def _predicts(context: PolicyContext) -> bool:
+    """Whether the model tells points apart."""
+    pool = (context.first or scan(context.problem, keep=64)).pool
+    known = pool.estimate_us[np.isfinite(pool.estimate_us) & (pool.estimate_us > 0)]
+    return len(known) * 2 > len(pool) and float(np.ptp(known)) > 0
+
+
 POLICIES: dict[str, PolicyEntry] = {
+    "agent": PolicyEntry(_agent, text="command"),
+    "auto": PolicyEntry(_auto),
     "ranked": PolicyEntry(_ranked, ("explore", "exploit", "tolerance", "pool")),
     "random": PolicyEntry(_random),
     "exhaustive": PolicyEntry(_exhaustive, ("prune",)),
     "local": PolicyEntry(_local),
     "evolutionary": PolicyEntry(_evolutionary, ("population", "mutation")),
+    "optuna": PolicyEntry(_optuna, ("variant",)),
     "portfolio": PolicyEntry(_portfolio),
     "surrogate": PolicyEntry(_surrogate, ("explore", "slow", "trust")),
 }
@@ -151,7 +215,9 @@ def parse_policy(text: str) -> tuple[str, dict[str, str]]:
             "policy.unknown", f"unknown policy {name!r}; known policies: {', '.join(POLICIES)}"
         )
     options: dict[str, str] = {}
-    known = POLICIES[name].options
+    known, text_of = POLICIES[name].options, POLICIES[name].text
+    if text_of:
+        return name, {text_of: rest}
     for part in filter(None, rest.split(",")):
         key, equals, value = part.partition("=")
         if not equals:
@@ -173,10 +239,18 @@ def make_policy(
     incumbent_us: float | None = None,
     first: Scan | None = None,
     hints: Sequence[Point] = (),
+    facts: Mapping[str, Any] | None = None,
+    budget: Mapping[str, Any] | None = None,
+    notice: Callable[[str, str], None] = _unseen,
 ) -> Policy:
-    """The policy that a text names. Errors as in :func:`parse_policy`, and for bad values."""
+    """The policy that a text names. Errors as in :func:`parse_policy`, and for bad values.
+
+    ``UnavailableError`` when a process that it needs cannot be started.
+    """
     name, options = parse_policy(text)
-    context = PolicyContext(problem, seed, incumbent_us, first, hints, options)
+    context = PolicyContext(
+        problem, seed, incumbent_us, first, hints, options, facts or {}, budget or {}, notice
+    )
     return POLICIES[name].make(context)
 
 

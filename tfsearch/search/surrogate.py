@@ -48,7 +48,7 @@ class SurrogateOptions:
     """``explore``: share of uniform points after the first ones; ``slow``: what is left of log
     time beyond the median; ``trust``: weight, in trials, of "the model is right"."""
 
-    explore: float = 0.05
+    explore: float = 0.03
     slow: float = 0.3
     trust: float = 4.0
 
@@ -133,7 +133,7 @@ class Surrogate(Base):
 
     def _choose(self) -> int | None:
         possible = self._open
-        if self.best_us is not None:
+        if self.best_us is not None and self._table.bounded:
             possible = possible & (self._table.bound_us[: len(possible)] < self.best_us)
         if not possible.any():
             return None

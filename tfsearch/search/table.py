@@ -45,10 +45,11 @@ class Table:
         self.groups: Ints = self._encoder.groups
         self._positions = {recipe.name: i for i, recipe in enumerate(space.recipes)}
         self._batches: list[Points] = []
-        self._codes: list[Ints] = []
+        self._codes: list[list[Any]] = []
         self._starts: list[int] = [0]
         self._known: list[tuple[int, Any, Any]] = []
         self._added: dict[tuple[int, int], int] = {}
+        self._bounded = False
         self._scale: tuple[float, float] | None = None
         self.features: Times = np.zeros((0, len(self.groups)))
         self.bound_us: Times = np.zeros(0)
@@ -89,14 +90,23 @@ class Table:
     def near(self, row: int) -> Ints:
         """Rows of the same recipe that differ in at most ``NEAR`` parameters, itself included."""
         batch = int(np.searchsorted(self._starts, row, side="right")) - 1
-        own = self._codes[batch][row - self._starts[batch]]
+        own = [column[row - self._starts[batch]] for column in self._codes[batch]]
         recipe = self._batches[batch].recipe.name
-        found = [
-            np.flatnonzero((codes != own).sum(axis=1) <= NEAR) + start
-            for codes, start, points in zip(self._codes, self._starts, self._batches, strict=False)
-            if points.recipe.name == recipe
-        ]
+        found: list[Ints] = []
+        for columns, start, points in zip(self._codes, self._starts, self._batches, strict=False):
+            if points.recipe.name != recipe:
+                continue
+            differing = np.zeros(len(points), np.uint8)
+            for column, value in zip(columns, own, strict=True):
+                differing += column != value
+            found.append(np.flatnonzero(differing <= NEAR) + start)
         return np.concatenate(found)
+
+    def nearest(self, point: Point, rows: Ints) -> Point:
+        """The one of these rows that is most like a point, which need not be legal."""
+        (_, points), *_ = points_of(self._problem.space, [point])
+        apart = self.features[rows] - self._encoder.features(points)
+        return self.point(int(rows[np.argmin((apart**2).sum(axis=1))]))
 
     def _find(self, position: int, index: int) -> int | None:
         for recipe, indices, rows in self._known:
@@ -127,6 +137,7 @@ class Table:
                     self._added[position, index] = start + row
         self.features = np.concatenate(features)
         self.bound_us = np.concatenate(bounds)
+        self._bounded = bool(self.bound_us.any())
         if self.estimate is not None:
             self.estimate = self._estimates(estimates)
 
@@ -146,13 +157,18 @@ class Table:
         return np.concatenate([self.estimate, np.where(good, scaled, 4.0)])
 
     @property
+    def bounded(self) -> bool:
+        """Whether any row has a lower bound."""
+        return self._bounded
+
+    @property
     def estimate_unit(self) -> float:
         """How much of log time one unit of ``estimate`` is."""
         return 1.0 if self._scale is None else self._scale[1]
 
 
-def _codes(points: Points) -> Ints:
-    columns = [points.codes[p.name] for p in points.recipe.parameters]
-    if not columns:
-        return np.zeros((len(points), 1), np.int64)
-    return np.stack(columns, axis=1)
+def _codes(points: Points) -> list[Any]:
+    """One column for every parameter with a choice, in memory one after the other."""
+    return [
+        np.ascontiguousarray(points.codes[p.name]) for p in points.recipe.parameters if len(p) > 1
+    ]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import re
+import warnings
 from collections.abc import Iterator
 
 from tfsearch.core.errors import RequestError
@@ -83,6 +84,8 @@ _ALLOWED = (
     "names, numbers, strings, + - * / // % ** & | ^ << >> ~, comparisons, and/or/not, in, if/else, "
     + ", ".join(FUNCTIONS)
 )
+_WARNED = re.compile(r"\d[A-Za-z_]|\bis\b|[)\]}'\"0-9] *[(\[]")
+"""Where Python may warn: numbers run into words, ``is`` with a literal, calls of literals."""
 _FOREIGN = {"&&": "and", "||": "or", "!": "not"}
 _OPERATOR_OF_C = re.compile(r"&&|\|\||!(?!=)")
 
@@ -119,7 +122,7 @@ def parse_tree(text: str) -> tuple[ast.expr, frozenset[str]]:
     if offset == len(flat):
         raise refusal(text, 1, "empty; write a condition such as 'a * b <= 1024'")
     try:
-        tree = ast.parse(flat.strip(), mode="eval").body
+        tree = parsed(flat.strip())
     except SyntaxError as error:
         foreign = _OPERATOR_OF_C.search(re.sub(r"'[^']*'|\"[^\"]*\"", _blank, text))
         if foreign:
@@ -132,6 +135,15 @@ def parse_tree(text: str) -> tuple[ast.expr, frozenset[str]]:
     checker = _Checker(text, offset)
     checker.visit(tree, 1)
     return tree, frozenset(checker.names)
+
+
+def parsed(text: str) -> ast.expr:
+    """Python's tree of an expression; what Python only warns of is for this module to judge."""
+    if not _WARNED.search(text):
+        return ast.parse(text, mode="eval").body
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return ast.parse(text, mode="eval").body
 
 
 def _blank(found: re.Match[str]) -> str:

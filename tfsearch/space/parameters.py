@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import string
 from collections.abc import Mapping
@@ -119,12 +120,15 @@ class Parameter:
         return self.values[code]
 
     def parse(self, text: str) -> ParamValue:
-        """The value that prints as ``text`` (booleans in any case)."""
+        """The value that prints as ``text`` (booleans in any case, decimals by their number)."""
         for value in self.values:
             if str(value) == text or (
                 isinstance(value, bool) and str(value).lower() == text.lower()
             ):
                 return value
+        if self.kind is Kind.DECIMAL:
+            with contextlib.suppress(ValueError, OverflowError):
+                return self.values[self.seen.index(float(text))]
         raise RequestError("space.value-outside-domain", self.outside(text))
 
     def outside(self, value: object) -> str:

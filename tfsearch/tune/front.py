@@ -5,7 +5,6 @@ from __future__ import annotations
 import warnings
 from collections.abc import Sequence
 from dataclasses import fields
-from pathlib import Path
 from typing import Any
 
 from tfsearch.core import settings as core_settings
@@ -13,8 +12,8 @@ from tfsearch.core.errors import NotSavedError, RequestError
 from tfsearch.db import Store, open_store
 from tfsearch.ir.hir.named import Op, named_workload
 from tfsearch.ir.workload import Workload
-from tfsearch.plugin.kernel import flags_of
-from tfsearch.space.file import KernelWorkload, kernel_workload
+from tfsearch.plugin.kernel import flags_of, named_kernel
+from tfsearch.space.file import KernelWorkload
 from tfsearch.tune.observer import Observer
 from tfsearch.tune.report import TuneReport
 from tfsearch.tune.request import TuneRequest
@@ -68,7 +67,7 @@ def tune_op(
             wanted[name] = _texts(name, wanted[name])
     workload: Workload | KernelWorkload
     if "space" in options:
-        workload = _kernel(op, options)
+        workload = named_kernel(op, options)
         wanted["flags"] = (*flags_of(workload), *wanted.get("flags", ()))
     else:
         workload = named_workload(op, options)
@@ -85,14 +84,6 @@ def tune_op(
     if report.interrupted:
         raise Interrupted(report)
     return report
-
-
-def _kernel(op: Op, options: dict[str, Any]) -> KernelWorkload:
-    space, reference = options.pop("space"), options.pop("reference", None)
-    if not isinstance(op, (str, Path)):
-        raise RequestError("kernel.source", f"a kernel is the name of its source file, not {op!r}")
-    constants = {name: str(value) for name, value in options.items()}
-    return kernel_workload(op, space, constants, reference)
 
 
 def _texts(name: str, value: object) -> tuple[str, ...]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Any
 
 from tfsearch.core import keys
 from tfsearch.core.errors import RequestError
@@ -117,6 +118,26 @@ class Plan:
     def workload(self) -> WorkloadRecord:
         """The workload as the database knows it."""
         return self.request.workload.record
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """What a searcher outside of this process may know of the workload and the device."""
+        return {
+            "workload": {
+                "op": self.workload.op,
+                "dims": dict(self.workload.dims),
+                "dtype": self.workload.dtype,
+                "accuracy": self.workload.accuracy.value,
+                "program": self.workload.program,
+            },
+            "target": self.target.name,
+            "device": {"name": self.device.record.name, "facts": dict(self.device.facts)},
+            "protocol": self.request.protocol,
+            "refusals": [
+                {"code": r.code, "where": r.where, "message": r.message}
+                for r in self.problem.refusals
+            ],
+        }
 
     @cached_property
     def generator(self) -> str:

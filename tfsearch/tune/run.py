@@ -155,6 +155,9 @@ class _Tuning:
             incumbent_us=best_us,
             first=found,
             hints=[*self.hints, *similar_points(plan, self.recorder)],
+            facts=plan.facts,
+            budget={"trials": request.trials_limit, "seconds": request.seconds},
+            notice=self.observer.warning,
         )
         loop = Loop(
             plan,
@@ -173,7 +176,10 @@ class _Tuning:
             self.observer.stage(Stage.RESUME)
             loop.resume(earlier)
         self.observer.stage(Stage.SEARCH)
-        loop.run()
+        try:
+            loop.run()
+        finally:
+            policy.close()
         outcome, baseline, note = self._decide(session, loop, incumbent, measurer, builder)
         best = self._best(loop, incumbent, outcome)
         self._finish(loop, best)

@@ -333,7 +333,15 @@ class Loop:
 
 def _result(point: Point, trial: Trial) -> Result:
     measurement = trial.measurement
-    return Result(point, trial.status, None if measurement is None else measurement.median_us)
+    return Result(
+        point,
+        trial.status,
+        None if measurement is None else measurement.median_us,
+        code=trial.code,
+        where=trial.where,
+        message=trial.message,
+        ci_us=None if measurement is None else measurement.ci_us,
+    )
 
 
 def now() -> str:

@@ -15,6 +15,8 @@ from tfsearch.space.grammar import INT_MAX, INT_MIN, shorten
 from tfsearch.space.parameters import Kind, Parameter
 
 MAX_RANK = 8
+MAX_ITEMS = 512
+"""Parameters, conditions or arguments of a file: what plans the search is cubic in their number."""
 IO = ("in", "out", "inout")
 
 
@@ -62,6 +64,14 @@ def sequence(value: object) -> list[Any]:
     if not isinstance(value, list):
         raise wrong(f"must be a list, not {shorten(repr(value), 40)}")
     return cast("list[Any]", value)
+
+
+def items(value: object) -> list[Any]:
+    """A list of parameters, conditions or arguments: at most ``MAX_ITEMS``."""
+    found = sequence(value)
+    if len(found) > MAX_ITEMS:
+        raise wrong(f"has {len(found)} entries, more than {MAX_ITEMS}")
+    return found
 
 
 def text(value: object) -> str:

@@ -116,7 +116,7 @@ class T1File:
 
     def _parameters(self, items: object) -> tuple[Parameter, ...]:
         with Place("TuningParameters"):
-            listed = parts.sequence(items)
+            listed = parts.items(items)
         found: list[Parameter] = []
         for position, item in enumerate(listed):
             with Place(f"TuningParameters[{position}]"):
@@ -135,7 +135,7 @@ class T1File:
 
     def _conditions(self, items: object) -> tuple[Constraint, ...]:
         with Place("Conditions"):
-            listed = parts.sequence(items)
+            listed = parts.items(items)
         found: list[Constraint] = []
         for position, item in enumerate(listed):
             with Place(f"Conditions[{position}]"):
@@ -159,7 +159,7 @@ class T1File:
             names[parameter.name] = list(parameter.seen)
         found: list[Argument] = []
         with Place("Arguments"):
-            listed = parts.sequence(items)
+            listed = parts.items(items)
         for position, item in enumerate(listed):
             with Place(f"Arguments[{position}]"):
                 fields = parts.table(item, None, ("Type", "MemoryType"))

@@ -43,16 +43,17 @@ class TomlFile:
 
     def recipe(self) -> RecipeSpace:
         """Parameters, definitions and constraints."""
-        parameters = [
-            self._parameter(name, value) for name, value in self._table("parameters").items()
-        ]
+        stated = self._table("parameters")
+        with Place("parameters"):
+            parts.items(list(stated))
+        parameters = [self._parameter(name, value) for name, value in stated.items()]
         definitions: list[Definition] = []
         for name, value in self._table("definitions").items():
             with Place(f"definitions.{name}"):
                 definitions.append(Definition(name, parts.expression(value)))
         items = self.document.get("constraints", [])
         with Place("constraints"):
-            items = parts.sequence(items)
+            items = parts.items(items)
         constraints: list[Constraint] = []
         for position, item in enumerate(items, 1):
             with Place(f"constraints[{position}]"):
@@ -68,7 +69,7 @@ class TomlFile:
             if name not in document:
                 raise RequestError("kernel.file-key", f"lacks {name!r}, which tuning needs")
         with Place("args"):
-            items = parts.sequence(document["args"])
+            items = parts.items(document["args"])
         arguments: list[Argument] = []
         for position, item in enumerate(items, 1):
             with Place(f"args[{position}]"):

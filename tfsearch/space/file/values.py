@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NoReturn, cast
 
 from tfsearch.core.errors import RequestError
-from tfsearch.space.grammar import INT_MAX, INT_MIN, MAX_DEPTH, MAX_TEXT, refusal
+from tfsearch.space.grammar import INT_MAX, INT_MIN, MAX_DEPTH, MAX_TEXT, parsed, refusal
 
 MAX_STEPS = 200_000
 MAX_VALUES = 65_536
@@ -87,7 +87,7 @@ def evaluate_values(text: str, names: Mapping[str, Value] | None = None) -> Valu
             raise refusal(text, text.index(banned) + 1, f"{name} is not allowed")
     flat = " ".join(text.split("\n")).strip()
     try:
-        tree = ast.parse(flat, mode="eval").body
+        tree = parsed(flat)
     except SyntaxError as error:
         raise refusal(text, error.offset or 1, f"not an expression ({error.msg})") from None
     except (RecursionError, MemoryError, ValueError):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
@@ -12,7 +12,7 @@ from tfsearch.core import keys
 from tfsearch.core.errors import RequestError
 from tfsearch.core.records import WorkloadRecord
 from tfsearch.ir.dtypes import DType
-from tfsearch.space.file.model import KernelSpec, SpaceFile
+from tfsearch.space.file.model import KernelSpec, Launch, SpaceFile
 from tfsearch.space.file.read import read_space_file
 
 FORMAT = 1
@@ -162,6 +162,8 @@ def kernel_workload(
             f"{path}: the language of {path.suffix or 'a name without an end'} is not known; "
             f"known ends: {', '.join(LANGUAGES)}",
         )
+    if language in ("c", "c++") and file.path.suffix.lower() == ".json":
+        spec = replace(spec, launch=Launch())  # T1 cannot leave it out
     if not any(argument.shape for argument in spec.arguments):
         raise RequestError("kernel.arguments", f"{file.path}: the kernel has no array argument")
     if all(argument.io == "in" for argument in spec.arguments):
