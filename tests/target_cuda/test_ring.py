@@ -84,6 +84,34 @@ def test_sizes_that_tiles_do_not_divide(sizes: tuple[int, int, int]) -> None:
     assert proved(problem, one) == ()
 
 
+MAJORS = {"across b": {"trans_b": "false"}, "across a": {"trans_a": "true"}}
+MAJORS["across both"] = {"trans_b": "false", "trans_a": "true"}
+
+
+@pytest.mark.parametrize("name", MAJORS)
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"tile_n": 128},
+        {"tile_n": 128, "tile_m": 256, "high": 2},
+        {"tile_n": 64, "wide": 2, "tile_k": 128, "stages": 2},
+    ],
+    ids=str,
+)
+def test_factors_stored_across_the_sum(name: str, changes: dict[str, Any], tmp_path: Path) -> None:
+    problem = gemm(**MAJORS[name])
+    one = point(**changes)
+    assert problem.space.check(one) == ()
+    assert refusals(problem.lower(one)) == set()
+    assert proved(problem, one) == ()
+    source = problem.emit(problem.lower(one), one)
+    done = built(compiler_named("nvrtc"), source, tmp_path / "a.cubin")
+    assert done.resources["spilled"] == 0
+    code = disassembled(tmp_path / "a.cubin")
+    assert "HGMMA" in code
+    assert "tnspB" in code or "b" not in name.split()[1:]
+
+
 def test_text_of_a_kernel_comes_back() -> None:
     module = gemm().lower(point(high=2))
     assert parse_module(print_module(module)) == module
@@ -125,7 +153,7 @@ def test_planted_faults_are_found(name: str) -> None:
 @pytest.mark.parametrize(
     ("options", "wanted"),
     [
-        ({"trans_b": "false"}, "rows along the sum"),
+        ({"trans_b": "false", "n": "500"}, "multiples of 16"),
         ({"k": "100"}, "multiples of 16"),
         ({"dtype": "f32", "out_dtype": "f32"}, "no matrix product"),
         ({"batch": "3"}, "outer axes"),

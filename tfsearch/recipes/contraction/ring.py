@@ -58,7 +58,10 @@ def clipped(start: ExprLike, extent: int, size: int) -> tuple[Expr, Expr]:
 
 @dataclass(frozen=True)
 class RingContraction:
-    """A contraction with the atoms of its ring; ``widths`` of register tiles, widest first."""
+    """A contraction with the atoms of its ring; ``widths`` of register tiles, widest first.
+
+    ``across``: whether the first and the second factor are stored across the sum.
+    """
 
     contraction: Contraction
     atoms: RingAtoms
@@ -67,6 +70,7 @@ class RingContraction:
     crew: Crew
     accuracy: Accuracy
     alignment: int
+    across: tuple[bool, bool] = (False, False)
 
 
 def lower(ring: RingContraction, schedule: RingSchedule) -> Module:
@@ -108,7 +112,8 @@ class _Ring:
 
     def module(self) -> Module:
         b, s, atoms = self.builder, self.s, self.atoms
-        self.sa, self.sb = self._slots("sa", s.tile_m), self._slots("sb", s.tile_n)
+        self.sa = self._slots("sa", s.tile_m, across=self.ring.across[0])
+        self.sb = self._slots("sb", s.tile_n, across=self.ring.across[1])
         if s.staged:
             self.sc = self._tiles("sc", STAGES_OF_RESULTS * s.consumers, atoms.rows)
         self.full = b.alloc("full", DType.BARRIER, (s.stages,), SHARED, alignment=8)
@@ -132,12 +137,21 @@ class _Ring:
         )  # fmt: skip
         return Module((kernel,))
 
-    def _slots(self, stem: str, rows: int) -> Buffer:
-        return self._tiles(stem, self.s.stages * self.chunks, rows)
+    def _slots(self, stem: str, rows: int, *, across: bool) -> Buffer:
+        """Tiles of a factor; stored across the sum, blocks of columns lie one behind another."""
+        count, span = self.s.stages * self.chunks, self.atoms.span
+        if not across:
+            return self._tiles(stem, count, rows)
+        shape = (count, span, (span, rows // span))
+        layout = Layout(shape, (span * rows, span, (1, span * span)))
+        return self._swizzled(stem, (count, span, rows), layout)
 
     def _tiles(self, stem: str, count: int, rows: int) -> Buffer:
         shape = (count, rows, self.atoms.span)
-        layout = SwizzledLayout(self.atoms.swizzle, Layout.row_major(shape))
+        return self._swizzled(stem, shape, Layout.row_major(shape))
+
+    def _swizzled(self, stem: str, shape: tuple[int, ...], plain: Layout) -> Buffer:
+        layout = SwizzledLayout(self.atoms.swizzle, plain)
         dtype = self.contraction.a.dtype
         alignment = self.atoms.swizzle.period * dtype.bytes
         return self.builder.alloc(stem, dtype, shape, SHARED, alignment=alignment, layout=layout)
@@ -146,6 +160,8 @@ class _Ring:
         """Arguments, the factors with the boxes in which they are copied."""
         s, atoms = self.s, self.atoms
         rows = {self.a.name: s.tile_m // s.wide, self.b.name: s.tile_n // s.high}
+        for buffer, across in zip((self.a, self.b), self.ring.across, strict=True):
+            rows[buffer.name] = atoms.span if across else rows[buffer.name]
         out: list[Param] = []
         for buffer in self.inputs:
             boxes: tuple[Box, ...] = ()
@@ -229,17 +245,24 @@ class _Ring:
         b, span, part = self.builder, self.atoms.span, rows // parts
         full = window(self.full, slot)
         above = self.rank * part if parts > 1 else Const(0)
-        for chunk in range(self.chunks):
-            k = kk * self.s.tile_k + chunk * span
-            source_box = window(
-                source, clipped(start + above, part, extent), clipped(k, span, self.contraction.k)
-            )
-            target = window(into, slot * self.chunks + chunk, (above, part), (0, span))
+        across = self.ring.across[0 if into is self.sa else 1]
+        size = span if across else part
+        pieces = [(chunk, at) for chunk in range(self.chunks) for at in range(0, part, size)]
+        for chunk, at in pieces:
+            k = clipped(kk * self.s.tile_k + chunk * span, span, self.contraction.k)
+            lines = clipped(start + above + at, size, extent)
+            place = slot * self.chunks + chunk
+            if across:
+                source_box = window(source, k, lines)
+                target = window(into, place, (0, span), (above + at, size))
+            else:
+                source_box = window(source, lines, k)
+                target = window(into, place, (above, part), (0, span))
             if parts > 1:
                 mask = (1 << parts) - 1
-                b.call(self.atoms.casts[part].id, target, source_box, full, mask)
+                b.call(self.atoms.casts[size].id, target, source_box, full, mask)
             else:
-                b.call(self.atoms.boxes[part].id, target, source_box, full)
+                b.call(self.atoms.boxes[size].id, target, source_box, full)
 
     def _work(self, w: Expr) -> None:
         b, s, atoms = self.builder, self.s, self.atoms
@@ -304,11 +327,23 @@ class _Ring:
                 k = (depth * atoms.depth, atoms.depth)
                 atom = product.first if first and not (chunk or depth) else product.more
                 for block in range(self.blocks):
-                    a = window(self.sa, place, (base + block * atoms.rows, atoms.rows), k)
-                    right = window(self.sb, place, (0, s.tile_n), k)
+                    rows, columns = (base + block * atoms.rows, atoms.rows), (0, s.tile_n)
+                    a = self._factor(self.sa, place, rows, k, across=self.ring.across[0])
+                    right = self._factor(self.sb, place, columns, k, across=self.ring.across[1])
                     b.call(atom.id, self._block(acc, block), a, right)
         b.call(atoms["commit"])
         return at
+
+    def _factor(
+        self,
+        slots: Buffer,
+        place: Expr,
+        lines: tuple[ExprLike, int],
+        k: tuple[int, int],
+        *,
+        across: bool,
+    ) -> Window:
+        return window(slots, place, k, lines) if across else window(slots, place, lines, k)
 
     def _block(self, acc: Buffer, block: int) -> Window:
         return window(acc, block, (0, self.atoms.rows), (0, self.s.tile_n))

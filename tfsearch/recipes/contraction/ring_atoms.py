@@ -58,10 +58,13 @@ class RingAtoms:
         return self.syncs[name]
 
 
-def ring_atoms(atoms: AtomTable, dtype: DType, acc: DType) -> RingAtoms:
-    """The atoms of a ring; ``RequestError`` (``recipe.ring``) naming what a target lacks."""
+def ring_atoms(atoms: AtomTable, dtype: DType, acc: DType, across: tuple[bool, bool]) -> RingAtoms:
+    """The atoms of a ring; ``RequestError`` (``recipe.ring``) naming what a target lacks.
+
+    ``across``: whether the first and the second factor are stored across the sum.
+    """
     usable = [atom for atom in atoms.values() if atom.features <= atoms.features]
-    products = dict(sorted(_products(usable, (acc, dtype, dtype))))
+    products = dict(sorted(_products(usable, (acc, dtype, dtype), across)))
     if not products:
         raise RequestError(
             "recipe.ring", f"no matrix product of {dtype.value} tiles in shared memory"
@@ -93,9 +96,9 @@ def ring_atoms(atoms: AtomTable, dtype: DType, acc: DType) -> RingAtoms:
 
 
 def _products(
-    atoms: list[Atom], dtypes: tuple[DType, DType, DType]
+    atoms: list[Atom], dtypes: tuple[DType, DType, DType], across: tuple[bool, bool]
 ) -> Iterator[tuple[int, Product]]:
-    by_shape: dict[tuple[int, ...], dict[str, Atom]] = {}
+    by_shape: dict[tuple[int, ...], dict[bool, Atom]] = {}
     for atom in atoms:
         computes = atom.computes
         if (
@@ -103,11 +106,20 @@ def _products(
             and computes.dtypes == dtypes
             and atom.effects.completion is Completion.MATRIX_GROUP
             and all(spec.spaces == {MemorySpace.SHARED} for spec in atom.operands[1:])
+            and _majors(atom) == across
         ):
-            by_shape.setdefault(computes.shape, {})[computes.fn] = atom
+            first = not atom.operands[0].access.reads
+            by_shape.setdefault(computes.shape, {})[first] = atom
     for shape, found in by_shape.items():
-        if "" in found and "first" in found:
-            yield shape[1], Product(found["first"], found[""])
+        if len(found) == 2:
+            yield shape[1], Product(found[True], found[False])
+
+
+def _majors(atom: Atom) -> tuple[bool, bool]:
+    """Whether a product takes each factor stored across the sum: the depth comes first."""
+    rows, columns, depth = atom.computes.shape
+    a, b = (spec.shape for spec in atom.operands[1:])
+    return a == (depth, rows) and rows != depth, b == (depth, columns) and columns != depth
 
 
 def _boxes(atoms: list[Atom], dtype: DType, span: int, cast: bool) -> Iterator[tuple[int, Atom]]:

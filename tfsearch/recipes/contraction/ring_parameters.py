@@ -65,7 +65,8 @@ def ring_space(ring: RingContraction, name: str) -> RecipeSpace:
             "shared": crew.shared,
             "padding": atoms.swizzle.period * size,
             "barriers": BARRIER_BYTES,
-            "step": _step(ring),
+            "a_step": _step(ring, 0),
+            "b_step": _step(ring, 1),
             "one": registers[0],
             "two": registers[1],
             "three": registers[2],
@@ -93,9 +94,9 @@ def _stages(ring: RingContraction) -> bool:
     return kind.dtype is c.a.dtype and words and fits and ring.alignment % rule.bytes == 0
 
 
-def _step(ring: RingContraction) -> int:
-    """Rows of the smallest box: parts of a tile that a cluster shares are multiples of it."""
-    return min(ring.atoms.boxes)
+def _step(ring: RingContraction, side: int) -> int:
+    """What parts of a tile that a cluster shares are multiples of: rows, or blocks of columns."""
+    return ring.atoms.span if ring.across[side] else min(ring.atoms.boxes)
 
 
 _DEFINITIONS = tuple(
@@ -147,8 +148,9 @@ _CONSTRAINTS = (
     ),
     Constraint(
         "ring.cluster-parts",
-        "tile_m % (wide * step) == 0 and tile_n % (high * step) == 0",
-        "a tile of {tile_m} x {tile_n} has no parts of whole {step} rows for {high} x {wide} units",
+        "tile_m % (wide * a_step) == 0 and tile_n % (high * b_step) == 0",
+        "a tile of {tile_m} x {tile_n} has no parts of multiples of {a_step} and {b_step} for "
+        "{high} x {wide} units",
     ),
     Constraint(
         "ring.cluster-idle",

@@ -50,9 +50,9 @@ class MatchedRing:
             raise RequestError(
                 "recipe.ring", f"the factors are {c.a.dtype.value} and {c.b.dtype.value}"
             )
-        atoms = ring_atoms(kit.atoms, c.a.dtype, acc)
-        for side, axis in ((c.a, M), (c.b, N)):
-            _check(c, side, axis, workload.alignment)
+        sides = ((c.a, M), (c.b, N))
+        a, b = (_across(c, side, axis, workload.alignment) for side, axis in sides)
+        atoms = ring_atoms(kit.atoms, c.a.dtype, acc, (a, b))
         stored = {c.program.ops[o.value].type.dtype for o in c.outputs}
         widths = tuple(
             sorted(
@@ -65,7 +65,7 @@ class MatchedRing:
         if not widths:
             raise RequestError("recipe.ring", "no stores of the result's type from register tiles")
         self.ring = RingContraction(
-            c, atoms, widths, kit, kit.crew, workload.accuracy, workload.alignment
+            c, atoms, widths, kit, kit.crew, workload.accuracy, workload.alignment, (a, b)
         )
         self.spaces: Sequence[RecipeSpace] = (ring_space(self.ring, NAME),)
         self.refusals: Sequence[Refusal] = ()
@@ -91,7 +91,7 @@ class MatchedRing:
         clusters = 2
         odd = 8
         sizes = {
-            M: s.tile_m * s.high + 5,
+            M: s.tile_m * s.high + (odd if self.ring.across[0] else 5),
             N: 2 * s.tile_n * s.wide + odd if c.n % odd == 0 else 2 * s.tile_n * s.wide + 3,
             K: s.tile_k * (s.stages + 1) + odd,
         }
@@ -109,17 +109,18 @@ class MatchedRing:
         return replace(self.workload, program=program), {**params, "units": clusters * s.size}
 
 
-def _check(c: Contraction, side: Side, axis: str, alignment: int) -> None:
-    """A factor is an input whose rows run along the sum and can be copied in boxes."""
+def _across(c: Contraction, side: Side, axis: str, alignment: int) -> bool:
+    """Whether a factor is stored across the sum; it is an input that can be copied in boxes."""
     size = side.dtype.bytes
     if side.source is None:
         raise RequestError("recipe.ring", "a factor is computed before it is multiplied")
     name, kind = c.program.inputs[side.source].name, c.program.inputs[side.source].type
-    if side.source_labels != (axis, K) or kind.element_strides[-1] != 1:
-        raise RequestError("recipe.ring", f"{name} is not stored in rows along the sum")
+    if side.source_labels not in ((axis, K), (K, axis)) or kind.element_strides[-1] != 1:
+        raise RequestError("recipe.ring", f"{name} is not stored row by row")
     if kind.element_strides[0] * size % 16 or alignment % 16:
         raise RequestError(
             "recipe.ring",
             f"{name} has rows {kind.element_strides[0] * size} B apart at multiples of "
             f"{alignment} B; copies of boxes take multiples of 16",
         )
+    return side.source_labels[0] == K

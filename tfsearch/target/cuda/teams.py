@@ -9,8 +9,8 @@ from tfsearch.atoms.contract import Atom, OperandSpec
 from tfsearch.codegen.clike import Dialect, KernelEmitter, Rendered, Scope
 from tfsearch.codegen.storage import StoragePlan
 from tfsearch.core.errors import InternalError
-from tfsearch.ir.layout import SwizzledLayout
-from tfsearch.ir.tir.expr import Const, Expr, evaluate
+from tfsearch.ir.layout import Layout, SwizzledLayout, flatten
+from tfsearch.ir.tir.expr import Const, Expr, evaluate, multiple_of
 from tfsearch.ir.tir.nodes import (
     Alloc,
     Block,
@@ -183,10 +183,13 @@ class TeamEmitter(KernelEmitter):
         """The address before the swizzle, which is what copies and matrix products take."""
         layout = buffer.layout
         plain = layout.layout if isinstance(layout, SwizzledLayout) else layout
-        strides = buffer.dense_strides if plain is None else _strides(buffer.name, plain.stride)
         offset: Expr = Const(0)
-        for start, stride in zip(starts, strides, strict=True):
-            offset = offset + start * stride
+        if plain is None:
+            for start, stride in zip(starts, buffer.dense_strides, strict=True):
+                offset = offset + start * stride
+        else:
+            for start, mode in zip(starts, plain.modes, strict=True):
+                offset = offset + _offset(buffer.name, start, mode)
         return Rendered(f"({buffer.name} + {self.expression(offset)})")
 
     def _global(
@@ -204,7 +207,13 @@ class TeamEmitter(KernelEmitter):
         return Rendered(f"({' + '.join(parts)})", n, rows, ld, step)
 
 
-def _strides(name: str, stride: object) -> tuple[int, ...]:
-    if not isinstance(stride, tuple) or not all(isinstance(s, int) for s in stride):
-        raise InternalError("codegen.layout", f"{name}: a nested layout has no strides")
-    return tuple(int(s) for s in stride)  # type: ignore[call-overload]
+def _offset(name: str, start: Expr, mode: Layout) -> Expr:
+    """Offset of a place of one dimension. In a nested one it is a literal or starts a block."""
+    if isinstance(mode.stride, int):
+        return start * mode.stride
+    if isinstance(start, Const):
+        return Const(mode(start.value))
+    sizes, steps = flatten(mode.shape), flatten(mode.stride)
+    if len(sizes) != 2 or multiple_of(start) % sizes[0] or steps[1] % sizes[0]:
+        raise InternalError("codegen.layout", f"{name}: no offset of a place inside of a block")
+    return start * (steps[1] // sizes[0])

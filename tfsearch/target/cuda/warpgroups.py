@@ -8,7 +8,8 @@ sm_90a (origin: derived from the rates of its architecture document).
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 from tfsearch.atoms.contract import (
     Access,
@@ -21,6 +22,7 @@ from tfsearch.atoms.contract import (
     Kind,
     OperandSpec,
     Part,
+    Semantics,
     Sync,
     TileLayout,
 )
@@ -68,8 +70,8 @@ def _number(name: str, part: Part) -> OperandSpec:
     return OperandSpec(name, R, DType.I32, (), frozenset(), part=part)
 
 
-def _load_box(views: object) -> None:
-    dst, src = views  # type: ignore[misc]
+def _load_box(views: Sequence[Any]) -> None:
+    dst, src = views[:2]
     dst[...] = 0
     dst[tuple(slice(0, n) for n in src.shape)] = src
 
@@ -97,8 +99,8 @@ def _box_loads(dtype: DType, rows: int) -> Iterator[Atom]:
     )  # fmt: skip
 
 
-def _store_box(views: object) -> None:
-    dst, src = views  # type: ignore[misc]
+def _store_box(views: Sequence[Any]) -> None:
+    dst, src = views
     dst[...] = src[tuple(slice(0, n) for n in dst.shape)]
 
 
@@ -117,58 +119,81 @@ def _box_store(dtype: DType, rows: int) -> Atom:
     )  # fmt: skip
 
 
-def _product(views: object) -> None:
-    acc, a, b = views  # type: ignore[misc]
-    acc[...] = acc + a.astype("float32") @ b.astype("float32").T
+def _across(name: str, *, a: bool, b: bool) -> str:
+    """A name with the factors that are stored across the sum."""
+    return " ".join(filter(None, (name, "a across" if a else "", "b across" if b else "")))
 
 
-def _first_product(views: object) -> None:
-    acc, a, b = views  # type: ignore[misc]
-    acc[...] = a.astype("float32") @ b.astype("float32").T
+def _meaning(*, first: bool, a: bool, b: bool) -> Semantics:
+    def semantics(views: Sequence[Any]) -> None:
+        acc, left, right = views
+        left, right = left.astype("float32"), right.astype("float32")
+        found = (left.T if a else left) @ (right if b else right.T)
+        acc[...] = found if first else acc + found
+
+    return semantics
 
 
-def product_text(dtype: DType, columns: int, *, first: bool) -> str:
-    """The instruction with its registers, as a template; ``first``: it overwrites."""
+def product_text(dtype: DType, columns: int, *, first: bool, a: bool, b: bool) -> str:
+    """The instruction with its registers, as a template; ``first``: it overwrites.
+
+    ``a``, ``b``: the factor is stored across the sum.
+    """
     count = columns // 2
     registers = ", ".join(f"%{i}" for i in range(count))
     mark = "=f" if first else "+f"
     places = ", ".join(f'"{mark}"({{acc}}.x[{i}])' for i in range(count))
     kind = _PTX[dtype]
+    sides = [f"tfs_matrix{'_across' if on else ''}" for on in (a, b)]
     return (
         'asm volatile("{{\\n.reg .pred p;\\n'
         f"setp.ne.b32 p, {0 if first else 1}, 0;\\n"
         f"wgmma.mma_async.sync.aligned.m64n{columns}k16.f32.{kind}.{kind} "
-        f'{{{{{registers}}}}}, %{count}, %{count + 1}, p, 1, 1, 0, 0;\\n}}}}" : {places} : '
-        '"l"(tfs_matrix({a})), "l"(tfs_matrix({b})));'
+        f'{{{{{registers}}}}}, %{count}, %{count + 1}, p, 1, 1, {int(a)}, {int(b)};\\n}}}}" : '
+        f'{places} : "l"({sides[0]}({{a}})), "l"({sides[1]}({{b}})));'
     )
 
 
-def _products(dtype: DType, columns: int) -> Iterator[Atom]:
-    def side(name: str, rows: int) -> OperandSpec:
-        tile = TileLayout("rows of 128 bytes, swizzled", (rows, DEPTH), (SPAN, 1), SWIZZLE)
-        return OperandSpec(
-            name, R, dtype, (rows, DEPTH), SHARED, alignment=32, layouts=(tile,), proxy="async"
-        )
+def _side(name: str, dtype: DType, count: int, *, across: bool) -> OperandSpec:
+    """A factor: ``count`` x 16 with rows along the sum, or 16 x ``count`` in blocks of 64."""
+    if across:
+        inner = min(count, SPAN)
+        tile = TileLayout(
+            "blocks of 128 bytes across the sum, swizzled",
+            (DEPTH, (inner, max(count // SPAN, 1))), (SPAN, (1, SPAN * SPAN)), SWIZZLE,
+        )  # fmt: skip
+        shape = (DEPTH, count)
+    else:
+        tile = TileLayout("rows of 128 bytes, swizzled", (count, DEPTH), (SPAN, 1), SWIZZLE)
+        shape = (count, DEPTH)
+    alignment = REPEAT if across else 32
+    return OperandSpec(
+        name, Access.READ, dtype, shape, SHARED, alignment=alignment, layouts=(tile,),
+        proxy="async",
+    )  # fmt: skip
 
+
+def _products(dtype: DType, columns: int) -> Iterator[Atom]:
     flops = 2 * ROWS * columns * DEPTH
-    for first in (False, True):
-        acc = OperandSpec(
-            "acc", W if first else U, DType.F32, (ROWS, columns),
-            frozenset({MemorySpace.REGISTER}), fragments=(FRAGMENT,), proxy="matrix",
-        )  # fmt: skip
-        stem = "product_first" if first else "product"
-        yield Atom(
-            f"cuda.{stem}.{dtype.value}.n{columns}", frozenset({"wgmma"}),
-            Computation(
-                Kind.MMA, "first" if first else "", (ROWS, columns, DEPTH),
-                (DType.F32, dtype, dtype),
-            ),
-            (acc, side("a", ROWS), side("b", columns)),
-            _first_product if first else _product,
-            AtomCost("matrix", flops / MATRIX_FLOPS, 128.0),
-            product_text(dtype, columns, first=first), "all", GROUP, GROUP,
-            Effects(Completion.MATRIX_GROUP, group="matrix"), flops,
-        )  # fmt: skip
+    majors = [(a, b) for a in (False, True) for b in (False, True) if not b or not columns % SPAN]
+    for a, b in majors:
+        for first in (False, True):
+            acc = OperandSpec(
+                "acc", W if first else U, DType.F32, (ROWS, columns),
+                frozenset({MemorySpace.REGISTER}), fragments=(FRAGMENT,), proxy="matrix",
+            )  # fmt: skip
+            fn = _across("first" if first else "", a=a, b=b)
+            stem = fn.replace(" ", "_")
+            yield Atom(
+                f"cuda.product{'_' if stem else ''}{stem}.{dtype.value}.n{columns}",
+                frozenset({"wgmma"}),
+                Computation(Kind.MMA, fn, (ROWS, columns, DEPTH), (DType.F32, dtype, dtype)),
+                (acc, _side("a", dtype, ROWS, across=a), _side("b", dtype, columns, across=b)),
+                _meaning(first=first, a=a, b=b),
+                AtomCost("matrix", flops / MATRIX_FLOPS, 128.0),
+                product_text(dtype, columns, first=first, a=a, b=b), "all", GROUP, GROUP,
+                Effects(Completion.MATRIX_GROUP, group="matrix"), flops,
+            )  # fmt: skip
 
 
 def _sync(

@@ -102,6 +102,12 @@ TFS_DEVICE unsigned long long tfs_matrix(const void *p) {
   const unsigned long long place = (tfs_address(p) & 0x3FFFFu) >> 4;
   return place | (1ull << 16) | (64ull << 32) | (1ull << 62);
 }
+// The same data across the sum: rows of 128 bytes along the result, sixteen of them a product;
+// eight rows are 1024 bytes apart, blocks of 64 elements of the result 8192.
+TFS_DEVICE unsigned long long tfs_matrix_across(const void *p) {
+  const unsigned long long place = (tfs_address(p) & 0x3FFFFu) >> 4;
+  return place | (512ull << 16) | (64ull << 32) | (1ull << 62);
+}
 TFS_DEVICE void tfs_product_fence() {
   asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
 }
