@@ -2,7 +2,7 @@
 
     python benchmarks/h200_gemm.py [--shapes MxNxK,...] [--top N] [--seconds S] [--dtype bf16]
 
-For every shape (c[m,n] = a[m,k] . b[n,k], rows along k) the space is enumerated and ranked, the
+For every shape (c[m,n] = a[m,k] . b[n,k]; --b-rows k: b[k,n]) the space is walked and ranked, the
 first N candidates are compiled by 16 workers, and a process of its own checks each one's whole
 output against float64 on the card and times it in rounds with torch.matmul, on random numbers,
 with inputs rotated beyond the L2. A candidate that hangs or fails ends that process; the next one
@@ -12,6 +12,7 @@ goes on behind it. Prints JSON lines: candidates, then the best three of a shape
 from __future__ import annotations
 
 import argparse
+import importlib
 import json
 import os
 import subprocess
@@ -68,9 +69,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=text.partition("\n")[0])
     parser.add_argument("--shapes", default=SHAPES)
     parser.add_argument("--top", type=int, default=16)
-    parser.add_argument("--seconds", type=float, default=180.0)
+    parser.add_argument("--seconds", type=float, default=165.0)
     parser.add_argument("--dtype", default="bf16", choices=("bf16", "f16"))
-    parser.add_argument("--epilogue", default="")
+    parser.add_argument("--b-rows", default="n", choices=("n", "k"), help="b is [n,k] or [k,n]")
     parser.add_argument("--compile-only", action="store_true")
     parser.add_argument("--worker", help=argparse.SUPPRESS)
     args = parser.parse_args()
@@ -153,7 +154,7 @@ def drive(args: argparse.Namespace) -> int:
             m, n, k = shape.split("x")
             options = {
                 "m": m, "n": n, "k": k, "dtype": args.dtype, "out_dtype": args.dtype,
-                "trans_b": "true",
+                "trans_b": "true" if args.b_rows == "n" else "false",
             }  # fmt: skip
             problem = target.problem(named_workload("gemm", options), target.nominal())
             started = time.time()
@@ -181,13 +182,13 @@ def drive(args: argparse.Namespace) -> int:
             if args.compile_only:
                 say(shape=shape, built=len(ready), last=ready[-1] if ready else None)
             elif ready and share > 3:
-                measure(shape, ready, folder, share, args.dtype)
+                measure(shape, ready, folder, share, args)
         pool.shutdown()
     return 0
 
 
 def measure(
-    shape: str, ready: list[dict[str, Any]], folder: Path, seconds: float, dtype: str
+    shape: str, ready: list[dict[str, Any]], folder: Path, seconds: float, args: argparse.Namespace
 ) -> None:
     """Workers one after another until every candidate had its turn or time is up."""
     until = time.time() + seconds
@@ -197,7 +198,7 @@ def measure(
     while left and time.time() < until - 3:
         job = {
             "shape": shape, "candidates": left, "until": until, "progress": str(progress),
-            "dtype": dtype,
+            "dtype": args.dtype, "b_rows": args.b_rows,
         }  # fmt: skip
         state.write_text(json.dumps(job), encoding="utf-8")
         progress.write_text("-1", encoding="utf-8")
@@ -222,9 +223,8 @@ def measure(
 class Bench:
     """Inputs, a reference and launches of one shape on the card."""
 
-    def __init__(self, m: int, n: int, k: int, dtype: str) -> None:
-        import torch
-
+    def __init__(self, m: int, n: int, k: int, dtype: str, b_rows: str) -> None:
+        torch = importlib.import_module("torch")
         self.torch = torch
         torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False
         torch.backends.cuda.matmul.allow_fp16_reduced_precision_reduction = False
@@ -235,15 +235,18 @@ class Bench:
         torch.manual_seed(1)
         make = {"device": "cuda", "dtype": self.kind}
         self.a = [torch.randn(m, k, **make) for _ in range(self.sets)]
-        self.b = [torch.randn(n, k, **make) for _ in range(self.sets)]
+        shape = (n, k) if b_rows == "n" else (k, n)
+        self.b = [torch.randn(*shape, **make) for _ in range(self.sets)]
+        # What is multiplied: [k, n], whichever way it is stored.
+        self.right = [b.T if b_rows == "n" else b for b in self.b]
         self.guard = 4096
         self.room = [torch.empty(m * n + 2 * self.guard, **make) for _ in range(self.sets)]
         self.c = [r[self.guard : self.guard + m * n].view(m, n) for r in self.room]
-        a, b = self.a[0].double(), self.b[0].double()
-        self.reference = a @ b.T
+        a, b = self.a[0].double(), self.right[0].double()
+        self.reference = a @ b
         # Rounding of the result, and of sums of as many products.
         unit = 2.0**-8 if dtype == "bf16" else 2.0**-11
-        self.allowed = self.reference.abs() * unit + (a.abs() @ b.abs().T) * 2.0**-18
+        self.allowed = self.reference.abs() * unit + (a.abs() @ b.abs()) * 2.0**-18
         del a, b
         from tfsearch.target.cuda.context import Context
         from tfsearch.target.cuda.device import discovery
@@ -287,7 +290,7 @@ class Bench:
 
     def plain(self, i: int) -> None:
         """PyTorch's product on one set of arguments."""
-        self.torch.matmul(self.a[i], self.b[i].T, out=self.c[i])
+        self.torch.matmul(self.a[i], self.right[i], out=self.c[i])
 
     def time(self, call: Any, repeat: int) -> float:
         """Microseconds of a call, the average of as many on rotated arguments."""
@@ -303,7 +306,7 @@ class Bench:
 def work(job: dict[str, Any]) -> int:
     """Check and time the candidates of one shape."""
     m, n, k = map(int, job["shape"].split("x"))
-    bench = Bench(m, n, k, job["dtype"])
+    bench = Bench(m, n, k, job["dtype"], job["b_rows"])
     progress = Path(job["progress"])
     torch = bench.torch
     card = torch.cuda.get_device_name()
