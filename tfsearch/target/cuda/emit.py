@@ -17,7 +17,7 @@ from tfsearch.target.cuda.teams import FIRST, LANE, TeamEmitter, descriptors, ha
 
 ENTRY_PREFIX = "tfsearch_"
 HEADER = "kernel.cuh"
-TEAMS_HEADER = "teams.cuh"
+TEAMS_HEADER = "teams" + ".cuh"
 SHARED = "tfs_shared"
 SHARED_ALIGNMENT = 1024
 """Bytes that dynamic shared memory is brought to; what is aligned to more than it is given."""

@@ -164,7 +164,7 @@ def _stages(columns: int, mem: DType) -> Iterator[Atom]:
         share="matrices of m64",
     )  # fmt: skip
     yield _atom(
-        f"stage.x{columns}.{mem.value}", Computation(Kind.STORE, "stage", shape, (mem, F32)),
+        "stage." + f"x{columns}.{mem.value}", Computation(Kind.STORE, "stage", shape, (mem, F32)),
         (dst, _register("src", Access.READ, columns)), _store(mem),
         "tfs_tile_stage({dst}, {src}, tfs_lane);", "access", ROWS * columns * mem.bytes / 128.0,
     )  # fmt: skip
@@ -177,7 +177,7 @@ def _functions(columns: int) -> Iterator[Atom]:
     a, b, x, y = (_register(name, Access.READ, columns) for name in names)
     simple, special = lanes / F32_RATE, lanes / SPECIAL_RATE
     yield _atom(
-        f"fill.x{columns}", Computation(Kind.FILL, "", shape, (F32,)),
+        "fill." + f"x{columns}", Computation(Kind.FILL, "", shape, (F32,)),
         (dst, OperandSpec("value", Access.READ, None, (), frozenset())), meaning.fill,
         "tfs_fill({dst}, {value});", "f32", simple,
     )  # fmt: skip

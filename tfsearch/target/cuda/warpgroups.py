@@ -92,7 +92,7 @@ def _box_loads(dtype: DType, rows: int) -> Iterator[Atom]:
     )  # fmt: skip
     yield Atom(
         f"cuda.box_cast.{name}", frozenset({"tma", "mbarrier", "cluster"}),
-        Computation(Kind.COPY, "box.cast", shape, (dtype, dtype)),
+        Computation(Kind.COPY, "box cast", shape, (dtype, dtype)),
         (dst, src, BARRIER, _number("mask", Part.MASK)), _load_box, cost,
         "if (tfs_first) tfs_box_cast({dst}, {src}, {barrier}, {mask}, {src.corner});", "thread",
         effects=effects,
@@ -112,7 +112,7 @@ def _box_store(dtype: DType, rows: int) -> Atom:
     dst = OperandSpec("dst", W, dtype, shape, GLOBAL, (True, True), alignment=dtype.bytes, box=BOX)
     return Atom(
         f"cuda.box_store.{dtype.value}.r{rows}", frozenset({"tma"}),
-        Computation(Kind.COPY, "box.store", shape, (dtype, dtype)), (dst, src), _store_box,
+        Computation(Kind.COPY, "box store", shape, (dtype, dtype)), (dst, src), _store_box,
         AtomCost("fill", rows * SPAN * dtype.bytes / SHARED_RATE, 500.0),
         "if (tfs_first) tfs_box_store({dst}, {src}, {dst.corner});", "thread",
         effects=Effects(Completion.COMMIT_GROUP, proxy="async", group="box"),
@@ -183,9 +183,9 @@ def _products(dtype: DType, columns: int) -> Iterator[Atom]:
                 frozenset({MemorySpace.REGISTER}), fragments=(FRAGMENT,), proxy="matrix",
             )  # fmt: skip
             fn = _across("first" if first else "", a=a, b=b)
-            stem = fn.replace(" ", "_")
+            stem = "_".join(["product", *fn.split()])
             yield Atom(
-                f"cuda.product{'_' if stem else ''}{stem}.{dtype.value}.n{columns}",
+                f"cuda.{stem}.{dtype.value}.n{columns}",
                 frozenset({"wgmma"}),
                 Computation(Kind.MMA, fn, (ROWS, columns, DEPTH), (DType.F32, dtype, dtype)),
                 (acc, _side("a", dtype, ROWS, across=a), _side("b", dtype, columns, across=b)),
@@ -244,11 +244,11 @@ def _barriers() -> Iterator[Atom]:
         _number("parity", Part.PARITY),
     )  # fmt: skip
     yield _sync(
-        "fence_init", Sync.FENCE, one + "tfs_fence_init();", has, issuer="thread", fn="fence.init",
+        "fence_init", Sync.FENCE, one + "tfs_fence_init();", has, issuer="thread", fn="fence init",
         fences=("init",),
     )  # fmt: skip
     yield _sync(
-        "fence_async", Sync.FENCE, "tfs_fence_async();", has, fn="fence.async", fences=("async",)
+        "fence_async", Sync.FENCE, "tfs_fence_async();", has, fn="fence async", fences=("async",)
     )
 
 
@@ -256,7 +256,7 @@ def _groups() -> Iterator[Atom]:
     """Groups of matrix products."""
     has = ("wgmma",)
     yield _sync(
-        "product_fence", Sync.FENCE, "tfs_product_fence();", has, warps=GROUP, fn="fence.matrix",
+        "product_fence", Sync.FENCE, "tfs_product_fence();", has, warps=GROUP, fn="fence matrix",
         fences=("matrix",),
     )  # fmt: skip
     yield _sync(
@@ -281,7 +281,7 @@ def _box_groups() -> Iterator[Atom]:
     )  # fmt: skip
     yield _sync(
         "box_wait_read", Sync.WAIT_GROUP, one + "tfs_box_wait_read<{pending}>();", has, pending,
-        issuer="thread", group="box", fn="wait_group.read", reads_only=True,
+        issuer="thread", group="box", fn="wait_group read", reads_only=True,
     )  # fmt: skip
 
 
