@@ -31,6 +31,23 @@ class Team:
 
 
 @dataclass(frozen=True)
+class Crew:
+    """What units have in which teams of warps work side by side.
+
+    ``lanes`` of a warp; ``shared``: bytes of on-chip memory of a unit; ``registers`` of a unit, of
+    which a thread has at most ``most``; ``cluster``: units of the largest cluster; ``units`` that
+    run at once with all of that memory.
+    """
+
+    lanes: int
+    shared: int
+    registers: int
+    most: int
+    cluster: int
+    units: int
+
+
+@dataclass(frozen=True)
 class Kit:
     """What recipes need to know of a target.
 
@@ -43,7 +60,7 @@ class Kit:
     ``fetches``: a cache line in memory is read before it is written in part or in whole.
     ``teams`` are the threads among which fragments of so many lanes are shared out; a width that
     is not in it is of one thread. ``staging`` is the memory of a unit for values that a later
-    pass reads back; None where there is none.
+    pass reads back; None where there is none. ``crew``: None where units are of one team.
     """
 
     atoms: AtomTable
@@ -58,6 +75,7 @@ class Kit:
     fetches: bool = True
     teams: Mapping[int, Team] = field(default_factory=dict[int, Team])
     staging: MemorySpace | None = MemorySpace.LOCAL
+    crew: Crew | None = None
 
     def traffic(self, units: NDArray[Any]) -> Traffic:
         """Counts the bytes that a column of unit counts moves between memory levels."""

@@ -99,6 +99,7 @@ class CudaTarget:
             max_units=MAX_UNITS,
             max_warps=MAX_WARPS,
             max_cluster=int(hardware.get("limit.cluster") or 1),
+            reserved_barriers=1,
             register_file=hardware.whole("limit.registers"),
             register_least=24,
             register_most=most,
@@ -123,8 +124,9 @@ class CudaTarget:
 def _atoms(features: tuple[str, ...]) -> AtomTable:
     from tfsearch.atoms.table import AtomTable
     from tfsearch.target.cuda.threads import thread_atoms
+    from tfsearch.target.cuda.warpgroups import warpgroup_atoms
 
-    return AtomTable(tuple(thread_atoms()), features)
+    return AtomTable((*thread_atoms(), *warpgroup_atoms()), features)
 
 
 def _device(gpu: Gpu, selector: str) -> Device:

@@ -219,7 +219,8 @@ class _Frame:
                 place = self._own(entry.workspace_bytes)
                 context.fill(place, 0, entry.workspace_bytes)
                 words.append(place)
-            self._entries.append((entry, Packed(context.driver, function, words, stream)))
+            packed = Packed(context.driver, function, words, stream, entry)
+            self._entries.append((entry, packed))
 
     def _own(self, size: int) -> int:
         place = self._context.allocate(size)

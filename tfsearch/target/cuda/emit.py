@@ -13,10 +13,11 @@ from tfsearch.core.launch import ArgumentSpec, EntrySpec, LaunchSpec
 from tfsearch.ir.dtypes import DType
 from tfsearch.ir.tir.nodes import UNIT, Buffer, Kernel, MemorySpace, Module
 from tfsearch.target.cuda.launching import Configuration
+from tfsearch.target.cuda.teams import FIRST, LANE, TeamEmitter, descriptors, has_teams
 
 ENTRY_PREFIX = "tfsearch_"
 HEADER = "kernel.cuh"
-LANE = "tfs_lane"
+TEAMS_HEADER = "teams" + ".cuh"
 SHARED = "tfs_shared"
 SHARED_ALIGNMENT = 1024
 """Bytes that dynamic shared memory is brought to; what is aligned to more than it is given."""
@@ -28,6 +29,7 @@ _ELEMENTS = {
     DType.F16: "tfs_f16",
     DType.I8: "tfs_i8",
     DType.I32: "tfs_i32",
+    DType.BARRIER: "tfs_barrier",
 }
 
 
@@ -87,17 +89,20 @@ def source_of(module: Module, atoms: Mapping[str, Atom]) -> tuple[str, LaunchSpe
     An entry takes the pointers of its arguments in order, then its workspace where it has one
     (zeroed when it was allocated). A unit is a block.
     """
-    parts = [f'#include "{HEADER}"', ""]
+    teams = any(map(has_teams, module.kernels))
+    parts = [f'#include "{TEAMS_HEADER if teams else HEADER}"', ""]
     entries: list[EntrySpec] = []
     attributes: dict[str, object] = {}
     for kernel in module.kernels:
         layout = plan(kernel)
         offsets, shared = shared_plan(kernel)
         threads = kernel.warps * kernel.lanes
-        emitter = KernelEmitter(kernel, atoms, CudaDialect(threads, offsets), layout)
+        kind = TeamEmitter if has_teams(kernel) else KernelEmitter
+        emitter = kind(kernel, atoms, CudaDialect(threads, offsets), layout)
         parts += _entry(kernel, emitter, shared)
         entry = _entry_spec(kernel, layout)
-        how = Configuration((kernel.units, 1, 1), (threads, 1, 1), _cluster(kernel), shared)
+        boxes = tuple(found for _, found in descriptors(kernel))
+        how = Configuration((kernel.units, 1, 1), (threads, 1, 1), _cluster(kernel), shared, boxes)
         entries.append(entry)
         attributes[entry.symbol] = how.to_json()
     launch = LaunchSpec(entries[-1], tuple(entries[:-1]), attributes)
@@ -128,15 +133,21 @@ def _cluster(kernel: Kernel) -> tuple[int, int, int]:
 
 def _entry(kernel: Kernel, emitter: KernelEmitter, shared: int) -> list[str]:
     threads = kernel.warps * kernel.lanes
+    teams = has_teams(kernel)
     parameters = [f"{element} *__restrict__ {name}" for element, name in emitter.parameters()]
+    parameters += [f"const __grid_constant__ tfs_box {name}" for name, _ in descriptors(kernel)]
+    # Registers can be handed over where a kernel says how many blocks an SM has.
+    bounds = f"{threads}, 1" if teams else f"{threads}"
     lines = [
-        f'extern "C" __global__ void __launch_bounds__({threads})',
+        f'extern "C" __global__ void __launch_bounds__({bounds})',
         f"{ENTRY_PREFIX}{kernel.name}({', '.join(parameters)}) {{",
-        f"  const long {UNIT} = blockIdx.x;",
+        f"  const {'int' if teams else 'long'} {UNIT} = blockIdx.x;",
         f"  const int {LANE} = threadIdx.x;",
         f"  (void){UNIT};",
         f"  (void){LANE};",
     ]
+    if teams:
+        lines.append(f"  const bool {FIRST} = {LANE} == 0;")
     if shared:
         mask = SHARED_ALIGNMENT - 1
         aligned = any(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from tfsearch.atoms.contract import Atom
 from tfsearch.atoms.table import AtomTable
 from tfsearch.cost.model import Machine
-from tfsearch.recipes.recipe import Kit, Team
+from tfsearch.recipes.recipe import Crew, Kit, Team
 from tfsearch.target.cuda.hardware import Hardware
 from tfsearch.target.cuda.threads import (
     F32_RATE,
@@ -97,4 +97,12 @@ def kit_of(hardware: Hardware, atoms: AtomTable) -> Kit:
         fetches=False,
         teams={lanes: Team(warps, WARP) for lanes, (warps, _) in TEAMS.items()},
         staging=None,
+        crew=Crew(
+            lanes=WARP,
+            shared=shared,
+            registers=hardware.whole("limit.registers"),
+            most=hardware.whole("limit.registers_per_thread"),
+            cluster=int(hardware.get("limit.cluster") or 1),
+            units=units,
+        ),
     )

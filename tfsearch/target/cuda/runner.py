@@ -103,9 +103,12 @@ class CudaBound(CudaArguments):
         super().__init__(loaded.context, loaded.launch, inputs, exact=exact, engine=loaded.engine)
         found = loaded.context.driver
         self.loaded = loaded
-        self.packed = Packed(found, loaded.main, self.words(loaded.launch.main))
+        self.packed = Packed(
+            found, loaded.main, self.words(loaded.launch.main), entry=loaded.launch.main
+        )
         self._prepares = [
-            Packed(found, function, self.words(entry)) for entry, function in loaded._prepares
+            Packed(found, function, self.words(entry), entry=entry)
+            for entry, function in loaded._prepares
         ]
 
     def refresh(self) -> None:
