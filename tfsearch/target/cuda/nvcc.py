@@ -144,9 +144,12 @@ class NvccCompiler:
             self._store.flush()
         return complaint
 
-    def _preprocess(self, folder: Path, name: str, deps: str, flags: Sequence[str]) -> Completed:
-        command = [self.path, "-M", "-MF", deps, "-Xcompiler", "-v", *flags, name]
-        return self._run(command, folder)
+    def _preprocess(self, folder: Path, name: str, options: Sequence[str]) -> Completed:
+        command = [self.path]
+        for option in options:
+            # Words of the host's compiler that mean something else to nvcc, or nothing.
+            command += ["-Xcompiler", option] if option in ("-v", "-P") else [option]
+        return self._run([*command, name], folder)
 
     def _probe(self) -> tuple[str, dict[str, str]]:
         """nvcc's version, and the paths of what it runs by role."""
