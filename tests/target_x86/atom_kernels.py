@@ -103,6 +103,8 @@ class _Maker:
         else:
             with self.builder.loop("row", ROWS) as row:
                 self._row(row)
+        if self.atom.effects.proxy == "weak_store":
+            self.builder.call("x86.stream_fence")
         kernel = self.builder.kernel(self.name, tuple(self.params), 1)
         return OneCall(self.atom, kernel, self.inputs)
 

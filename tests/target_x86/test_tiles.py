@@ -30,7 +30,7 @@ from tfsearch.target.x86 import target
 from tfsearch.target.x86.device import NOMINAL, usable_units
 from tfsearch.target.x86.problem import X86Problem
 from tfsearch.target.x86.runner import X86Loaded
-from tfsearch.tune.proof import FULL, prove_reduced
+from tfsearch.tune.proof import FULL, QUICK, prove_reduced
 
 AMX = ("amx_bf16", "amx_int8", "amx_tile")
 BF16 = np.dtype(ml_dtypes.bfloat16)
@@ -291,6 +291,10 @@ def test_stores_past_the_caches_fill_lines_and_are_predicted_faster_beyond_the_o
     whole = batch.column("columns") == 2
     times = far.predict(batch).estimate_us
     assert times[streamed].max() < times[whole & ~streamed].min()
+    point = batch.point(int(np.flatnonzero(streamed)[0]))
+    assert not verify(far.lower(point), ATOMS, target.limits(DEVICE))
+    small, module = far.reduced(point)
+    assert not prove_reduced(small, module, ATOMS, target.limits(DEVICE), QUICK)
     assert not any(
         one.column("stream").any()
         for one in tile_space(near).fix({"rows": 2, "unroll": 1, "units": 1}).legal_set()

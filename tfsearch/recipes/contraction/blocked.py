@@ -142,6 +142,8 @@ class _Lowering:
             nest.run(place, share_m, share_n)
         if self.schedule.grid_k > 1:
             nest.combine()
+        if self.schedule.stream:
+            builder.call(nest.packer.fragments.atom(Computation(Kind.SYNC, "fence", (), ())))
         self._set_state(builder, "end")
         params = [Param(buffer, Io.IN) for buffer in self.inputs.values()]
         if ahead is not None:
