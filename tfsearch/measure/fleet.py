@@ -7,7 +7,12 @@ ends once however often it was tried.
 
 from __future__ import annotations
 
+import json
+import logging
+import os
 import socket
+import subprocess
+import sys
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
@@ -16,6 +21,12 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from tfsearch.core import settings
+
+# Ray reads them while it is imported. Whoever reaches a node of Ray's can run anything there.
+settings.set_defaults(RAY_AUTH_MODE="token", RAY_USAGE_STATS_ENABLED="0")
+
+# ruff: noqa: E402
 import ray
 from ray.exceptions import GetTimeoutError, RayError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
@@ -36,6 +47,7 @@ PIPELINE = 2
 """Jobs under way for each device, so that it does not idle while the driver thinks."""
 ATTEMPTS = 3
 CONNECT_S = 5.0
+HEALTH_S = 15.0
 ANSWER_S = 25.0
 NODE_WAIT_S = 20.0
 """How long a session waits for a node when it has lost all that it had."""
@@ -57,19 +69,13 @@ def connect(address: str) -> None:
     nothing answers, it is no Ray, its Ray differs, or a node's tfsearch differs.
     """
     host, port = split_address(address)
-    try:
-        socket.create_connection((host, port), CONNECT_S).close()
-    except OSError as error:
-        raise UnavailableError(
-            "fleet.unreachable", f"no fleet answers at {address}: {error.strerror or error}"
-        ) from error
-    _check_health(address)
+    _check_reachable(address, host, port)
     try:
         ray.init(
             address=address,
             namespace="tfsearch",
             log_to_driver=False,
-            logging_level="ERROR",
+            logging_level=logging.ERROR,
             configure_logging=False,
         )
     except (RayError, RuntimeError, ConnectionError, ValueError, OSError) as error:
@@ -90,7 +96,7 @@ def start_local(resources: Mapping[str, float]) -> None:
             resources=join_resources(resources),
             include_dashboard=False,
             log_to_driver=False,
-            logging_level="ERROR",
+            logging_level=logging.ERROR,
             configure_logging=False,
             _node_ip_address="127.0.0.1",
         )
@@ -101,6 +107,29 @@ def start_local(resources: Mapping[str, float]) -> None:
 def disconnect() -> None:
     """Leave the cluster; the actors of this driver end, a local cluster ends."""
     ray.shutdown()
+
+
+def become_node(
+    offered: Mapping[str, float], *, join: str, host: str, port: int, compilers: int
+) -> None:
+    """Turn this process into a node of Ray's that ends when it is stopped; does not return.
+
+    ``join`` is the head's ``HOST:PORT``; empty: be the head, at ``host`` and ``port``. Raises like
+    :func:`connect` before.
+    """
+    command = [sys.executable, "-m", "ray.scripts.scripts", "start", "--block"]
+    command += ["--num-cpus", str(max(1, compilers)), "--disable-usage-stats"]
+    command += ["--resources", json.dumps(join_resources(offered))]
+    if host:
+        command += ["--node-ip-address", host]
+    if join:
+        _check_reachable(join, *split_address(join))
+        command += ["--address", join]
+    else:
+        _require_token()
+        command += ["--head", "--port", str(port), "--include-dashboard", "false"]
+    sys.stdout.flush()
+    os.execv(sys.executable, command)
 
 
 def split_address(address: str) -> tuple[str, int]:
@@ -128,7 +157,7 @@ def resource_total(name: str) -> int:
 
 
 def call_on(node: str, path: str, text: str) -> tuple[str, bytes]:
-    """Call the function at an import path on a node; ``UnavailableError`` when it does not answer."""
+    """Call the function at an import path on a node; ``UnavailableError`` without an answer."""
     strategy = NodeAffinitySchedulingStrategy(node, soft=False)
     options = _call.options(scheduling_strategy=strategy, num_cpus=0, max_retries=2)
     return _answered(options.remote(path, text), ANSWER_S, f"node {node[:12]}")
@@ -413,18 +442,50 @@ def _answered(reference: Any, timeout_s: float, who: str) -> Any:
         raise UnavailableError("fleet.lost", f"{who} was lost: {_line(error)}") from error
 
 
-def _check_health(address: str) -> None:
+def _check_reachable(address: str, host: str, port: int) -> None:
     """The server at the address is a Ray of this release; waits a few seconds at most."""
-    from ray._raylet import check_health
-
     try:
-        healthy = check_health(address, timeout=CONNECT_S)
-    except RuntimeError as error:
-        text = f"the fleet at {address} runs another Ray than {ray.__version__}: {_line(error)}"
-        raise UnavailableError("fleet.ray-version", text) from error
-    if not healthy:
+        socket.create_connection((host, port), CONNECT_S).close()
+    except OSError as error:
         raise UnavailableError(
-            "fleet.not-ray", f"what answers at {address} is no head node of Ray that is well"
+            "fleet.unreachable", f"no fleet answers at {address}: {error.strerror or error}"
+        ) from error
+    # Ray's own client waits long and may end its process, so it asks in another one.
+    command = [sys.executable, "-m", "ray.scripts.scripts", "health-check", "--address", address]
+    try:
+        done = subprocess.run(
+            command, capture_output=True, text=True, timeout=HEALTH_S, check=False
+        )
+    except subprocess.TimeoutExpired:
+        raise UnavailableError(
+            "fleet.not-ray", f"what listens at {address} does not answer as Ray within {HEALTH_S} s"
+        ) from None
+    if done.returncode == 0:
+        return
+    said = next((x for x in reversed(done.stderr.splitlines()) if x.strip()), "it is not well")
+    if "ersion mismatch" in done.stderr:
+        text = f"the fleet at {address} runs another Ray than {ray.__version__}, or another Python"
+        raise UnavailableError("fleet.ray-version", text)
+    if "uthentication" in done.stderr:
+        text = f"the fleet at {address} wants its token: see RAY_AUTH_TOKEN_PATH in Ray's manual"
+        raise UnavailableError("fleet.token", text)
+    raise UnavailableError("fleet.not-ray", f"what listens at {address} is no Ray: {said[:200]}")
+
+
+def _require_token() -> None:
+    """A head without a token would take anybody's work, unless the user wants it so."""
+    from ray._raylet import (  # pyright: ignore[reportAttributeAccessIssue]
+        AuthenticationMode,
+        AuthenticationTokenLoader,
+        get_authentication_mode,
+    )
+
+    wanted = get_authentication_mode() == AuthenticationMode.TOKEN
+    if wanted and not AuthenticationTokenLoader.instance().has_token(ignore_auth_mode=True):
+        raise UnavailableError(
+            "fleet.no-token",
+            "a fleet needs a token: make one with `ray get-auth-token --generate` and give it to "
+            "every node",
         )
 
 

@@ -23,7 +23,7 @@ COMPILE_MEMORY_BYTES = 4 << 30
 
 
 class Builder:
-    """Compiles in a pool, here or on a ``fleet``; a context manager that removes what it left on disk."""
+    """Compiles in a pool, here or on a ``fleet``; a context manager that leaves no files."""
 
     def __init__(self, plan: Plan, recorder: Recorder, fleet: Fleet | None = None) -> None:
         self._plan = plan

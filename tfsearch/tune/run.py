@@ -24,8 +24,8 @@ from tfsearch.search import make_policy, scan
 from tfsearch.search.scan import Scan
 from tfsearch.space import Point
 from tfsearch.tune.building import Builder
-from tfsearch.tune.fleet import Fleet
 from tfsearch.tune.final import Finalist, Outcome, run_baseline, run_final
+from tfsearch.tune.fleet import Fleet
 from tfsearch.tune.hints import similar_points
 from tfsearch.tune.interrupt import Interrupts
 from tfsearch.tune.noise import Noise, noise_of
