@@ -28,6 +28,7 @@ settings.set_defaults(RAY_AUTH_MODE="token", RAY_USAGE_STATS_ENABLED="0")
 
 # ruff: noqa: E402
 import ray
+from ray._raylet import Config  # pyright: ignore[reportAttributeAccessIssue]
 from ray.exceptions import GetTimeoutError, RayError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
@@ -41,6 +42,8 @@ from tfsearch.measure.job import Comparison, MeasureJob, MeasureOutcome
 from tfsearch.measure.remote import request_text, result_of, version
 from tfsearch.measure.worker import LOCK_WAIT_S, START_S
 
+Config.initialize("")  # for programs that had imported Ray before
+
 SERVER = "tfsearch.measure.remote:DeviceServer"
 VERSION = "tfsearch-version"
 PIPELINE = 2
@@ -51,6 +54,10 @@ HEALTH_S = 15.0
 ANSWER_S = 25.0
 NODE_WAIT_S = 20.0
 """How long a session waits for a node when it has lost all that it had."""
+HIRE_S = 25.0
+"""How long a new worker may take to start."""
+SHUN_S = 5.0
+"""How long a device is left alone whose worker did not start: its node may be gone unnoticed."""
 REFRESH_S = 2.0
 SLICE_S = 0.2
 LEASE = 0.001
@@ -194,6 +201,7 @@ class _Worker:
     key: tuple[str, str]
     actor: Any
     waiting: int = 0
+    hired: float = field(default_factory=time.monotonic)
 
 
 @dataclass(eq=False)
@@ -221,6 +229,8 @@ class RayExecutor:
         self._server = server
         self._workers: dict[tuple[str, str], _Worker] = {}
         self._flights: dict[int, _Flight] = {}
+        self._hiring: dict[Any, _Worker] = {}
+        self._shunned: dict[tuple[str, str], float] = {}
         self._refused: Counter[tuple[str, str]] = Counter()
         self._ended: deque[Ended] = deque()
         self._orphans: list[_Flight] = []
@@ -231,8 +241,14 @@ class RayExecutor:
 
     def __enter__(self) -> Self:
         self._refresh()
-        if not self._workers:
-            raise UnavailableError("fleet.no-node", self._nobody())
+        try:
+            while self._hiring and not self._workers:
+                self._poll()
+            if not self._workers:
+                raise UnavailableError("fleet.no-node", self._nobody())
+        except BaseException:
+            self._dismiss()
+            raise
         return self
 
     def __exit__(
@@ -241,10 +257,7 @@ class RayExecutor:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        for worker in self._workers.values():
-            ray.kill(worker.actor)
-        self._workers.clear()
-        self._flights.clear()
+        self._dismiss()
 
     @property
     def slots(self) -> int:
@@ -270,6 +283,13 @@ class RayExecutor:
     def benchmark(self, job: MeasureJob, baselines: Sequence[Baseline]) -> Comparison:
         """On one device, whose node makes the baselines."""
         return self._compare(request_text("benchmark", [job], baselines), [job])
+
+    def _dismiss(self) -> None:
+        for worker in [*self._workers.values(), *self._hiring.values()]:
+            ray.kill(worker.actor)
+        self._workers.clear()
+        self._hiring.clear()
+        self._flights.clear()
 
     def _compare(self, text: str, jobs: Sequence[MeasureJob]) -> Comparison:
         ticket = self._internal
@@ -304,11 +324,14 @@ class RayExecutor:
         if now - self._refreshed >= REFRESH_S:
             self._refresh()
         owners = {ref: flight for flight in self._flights.values() for ref in flight.attempts}
-        if not owners:
+        if not owners and not self._hiring:
             time.sleep(SLICE_S)
             return None
-        ready, _ = ray.wait(list(owners), num_returns=1, timeout=SLICE_S)
+        ready, _ = ray.wait([*owners, *self._hiring], num_returns=1, timeout=SLICE_S)
         for reference in ready:
+            if reference in self._hiring:
+                self._welcome(self._hiring.pop(reference), reference)
+                continue
             found = self._collect(owners[reference], reference)
             if found is not None and owners[reference].ticket == wanted:
                 return found
@@ -358,6 +381,7 @@ class RayExecutor:
         if self._workers.get(worker.key) is worker:
             del self._workers[worker.key]
             ray.kill(worker.actor)
+            self._refreshed = 0.0  # hire another one at once
 
     def _check_overdue(self, now: float) -> None:
         """A worker that does not answer is replaced; its answer still counts if it comes first."""
@@ -381,22 +405,41 @@ class RayExecutor:
         present = {
             (name, node) for name, nodes in resource_nodes(self._prefix).items() for node in nodes
         }
-        for key in present - set(self._workers):
-            if self._refused[key] < ATTEMPTS:
-                self._workers[key] = self._hire(key)
+        for reference, worker in list(self._hiring.items()):
+            if worker.key not in present or now - worker.hired >= HIRE_S:
+                del self._hiring[reference]
+                self._shun(worker, f"it did not start within {HIRE_S:.0f} s")
+        known = {*self._workers, *(worker.key for worker in self._hiring.values())}
+        for key in present - known:
+            if self._refused[key] < ATTEMPTS and self._shunned.get(key, 0.0) <= now:
+                self._hire(key)
         for key in set(self._workers) - present:
             del self._workers[key]  # its jobs' references fail by themselves
         if self._workers:
             self._alone_since = None
-            waiting, self._orphans = self._orphans, []
-            for flight in waiting:
-                self._send(flight)
             return
         self._alone_since = self._alone_since or now
-        if now - self._alone_since >= NODE_WAIT_S:
+        if not self._hiring and now - self._alone_since >= NODE_WAIT_S:
             raise UnavailableError("fleet.no-node", self._nobody())
 
-    def _hire(self, key: tuple[str, str]) -> _Worker:
+    def _welcome(self, worker: _Worker, reference: Any) -> None:
+        """A worker that has started gets what waits for one."""
+        try:
+            ray.get(reference)
+        except RayError as error:
+            self._shun(worker, _line(error))
+            return
+        self._workers[worker.key] = worker
+        waiting, self._orphans = self._orphans, []
+        for flight in waiting:
+            self._send(flight)
+
+    def _shun(self, worker: _Worker, why: str) -> None:
+        self._last_error = why
+        self._shunned[worker.key] = time.monotonic() + SHUN_S
+        ray.kill(worker.actor)
+
+    def _hire(self, key: tuple[str, str]) -> None:
         from urllib.parse import unquote
 
         name, node = key
@@ -406,7 +449,8 @@ class RayExecutor:
             num_cpus=0, resources={name: LEASE}, scheduling_strategy=strategy, max_restarts=0
         )
         config = {"runner": self._runner, "selector": selector}
-        return _Worker(key, options.remote(self._server, config))
+        worker = _Worker(key, options.remote(self._server, config))
+        self._hiring[worker.actor.ready.remote()] = worker
 
     def _nobody(self) -> str:
         known = sorted({name for name in ray.cluster_resources() if name.startswith("tfsearch-")})
@@ -420,6 +464,9 @@ class _Actor:
 
     def __init__(self, server: str, config: Mapping[str, str]) -> None:
         self._server = import_factory(server)(dict(config))
+
+    def ready(self) -> None:
+        """Answers once the worker has started."""
 
     def serve(self, text: str, artifacts: Sequence[bytes]) -> str:
         return self._server.serve(text, artifacts)
@@ -474,14 +521,12 @@ def _check_reachable(address: str, host: str, port: int) -> None:
 
 def _require_token() -> None:
     """A head without a token would take anybody's work, unless the user wants it so."""
-    from ray._raylet import (  # pyright: ignore[reportAttributeAccessIssue]
-        AuthenticationMode,
-        AuthenticationTokenLoader,
-        get_authentication_mode,
-    )
+    from ray import _raylet
 
-    wanted = get_authentication_mode() == AuthenticationMode.TOKEN
-    if wanted and not AuthenticationTokenLoader.instance().has_token(ignore_auth_mode=True):
+    raylet: Any = _raylet  # a compiled module without types
+    loader = raylet.AuthenticationTokenLoader.instance()
+    wanted = raylet.get_authentication_mode() == raylet.AuthenticationMode.TOKEN
+    if wanted and not loader.has_token(ignore_auth_mode=True):
         raise UnavailableError(
             "fleet.no-token",
             "a fleet needs a token: make one with `ray get-auth-token --generate` and give it to "

@@ -147,9 +147,15 @@ class Fleet:
         for name, homes in sorted(nodes.items()):
             if name.split(":")[1] != target.name:
                 continue
-            home = homes[0]
-            if home not in described:
-                said, _ = self._ray.call_on(home, remote.DESCRIBE, target.name)
-                described[home] = remote.devices_of(said)
-            found += [d for d in described[home] if remote.device_name(target.name, d) == name]
+            for home in homes:
+                if home not in described:
+                    try:
+                        said, _ = self._ray.call_on(home, remote.DESCRIBE, target.name)
+                    except UnavailableError:
+                        continue  # it is leaving; another node may have the same
+                    described[home] = remote.devices_of(said)
+                same = [d for d in described[home] if remote.device_name(target.name, d) == name]
+                if same:
+                    found.append(same[0])
+                    break
         return found
