@@ -1,8 +1,8 @@
 """How the Ray executor scales from 1 to 16 simulated devices of 50 ms a trial, on this machine.
 
 Devices are actors of a local Ray cluster that sleep; artifacts are 64 KiB. The driver's processor
-time is that of its whole process, Ray's threads included, over the trials. The first trials of
-every device, in which its worker starts, are not counted.
+time is that of its whole process, Ray's threads included, over the trials. Trials are
+counted once every worker has started.
 
 Marks: 16 devices are at least 14 times as fast as 1; the driver takes at most 2 ms a trial.
 
@@ -55,17 +55,16 @@ def measured(devices: int, trials: int, job: MeasureJob) -> dict[str, float]:
     fleet.start_local({f"{PREFIX}{TRIAL_MS}-{k}": 1.0 for k in range(devices)})
     try:
         with fleet.RayExecutor(PREFIX, "", server="_sleeper:Sleeper") as executor:
-            started = done = 0
-            warm = 4 * devices
-            begun = time.perf_counter()
-            spent = time.process_time()
-            while done < warm + trials:
-                while started - done < executor.slots and started < warm + trials:
+            started = done = warm = 0
+            begun = spent = 0.0
+            while not warm or done < warm + trials:
+                while started - done < executor.slots and (not warm or started < warm + trials):
                     executor.start(started, job)
                     started += 1
                 executor.next_ended()
                 done += 1
-                if done == warm:
+                if not warm and executor.slots == fleet.PIPELINE * devices and done >= 4 * devices:
+                    warm = done
                     begun, spent = time.perf_counter(), time.process_time()
             wall = time.perf_counter() - begun
             spent = time.process_time() - spent
