@@ -50,7 +50,7 @@ from tfsearch.plugin.target import Problem, Target
 from tfsearch.prove.interpret import interpret, schedules
 from tfsearch.prove.limits import Limits
 from tfsearch.prove.verify import verify
-from tfsearch.tune.proof import FULL, prove_reduced, shape_of
+from tfsearch.tune.proof import FULL, QUICK, prove_reduced, shape_of
 
 MARK = 0.99
 SEEDS = range(10, 20)
@@ -172,7 +172,7 @@ def recipes(count: int, seed: int, programs: Sequence[Program]) -> Iterator[Subj
                     w: Any = workload,
                     held: tuple[AtomTable, Limits] = (atoms, limits),
                 ) -> Sequence[Refusal]:
-                    return prove_reduced(w, mutant, *held, FULL if thorough else FULL[:1])
+                    return prove_reduced(w, mutant, *held, FULL if thorough else QUICK)
 
                 def source(mutant: Module, p: Any = problem, at: Any = point) -> str:
                     try:

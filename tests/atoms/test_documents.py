@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tfsearch.atoms.documents import Origin, load, parse
-from tfsearch.core.errors import InternalError, RequestError
+from tfsearch.atoms.documents import Fact, Origin, load, parse, render, write
+from tfsearch.core.errors import InternalError, NotSavedError, RequestError
 
 CLOCK = """
 vendor = "somebody"
@@ -105,3 +105,26 @@ def test_a_document_that_cannot_be_read_is_an_internal_error(tmp_path: Path) -> 
         load(tmp_path / "missing.toml")
     (tmp_path / "here.toml").write_text(CLOCK, encoding="utf-8")
     assert load(tmp_path / "here.toml").name == "here"
+
+
+def test_a_rendered_document_is_read_back() -> None:
+    facts = {
+        "clock": Fact(1.4375, "GHz", Origin.MEASURED, "tfsearch calibrate", 'a "busy" card, 40 °C'),
+        "bandwidth.l2": Fact(None, "B/cycle", None, "no sensor"),
+        "launch": Fact(2.0, "us", Origin.DERIVED, "counted"),
+    }
+    text = render(facts, {"device": "a card", "count": 3})
+    found = parse(text, "card")
+    assert dict(found.facts) == facts
+    assert found.settings == {"device": "a card", "count": 3}
+
+
+def test_a_document_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
+    path = tmp_path / "deep" / "card.toml"
+    write(path, "a = 1\n")
+    write(path, "a = 2\n")
+    assert path.read_text() == "a = 2\n"
+    assert [p.name for p in path.parent.iterdir()] == ["card.toml"]
+    with pytest.raises(NotSavedError, match="cannot write") as caught:
+        write(path / "below.toml", "")
+    assert caught.value.code == "document.write"

@@ -12,8 +12,10 @@ import pytest
 
 from tests.cli.conftest import GEMM, NoCompiler, Run
 from tfsearch.cli import docs, output
+from tfsearch.cli.progress import summary
 from tfsearch.core.settings import Settings
 from tfsearch.target.null import NullTarget
+from tfsearch.tune.observer import Progress
 
 PAGE = Path(__file__).parents[2] / "docs" / "commands.md"
 
@@ -50,7 +52,9 @@ def test_tune_prints_the_agreed_document(run: Run, home: Settings) -> None:
     assert best["ci_us"][0] <= best["median_us"] <= best["ci_us"][1]
     assert best["schedule"]["params"]
     assert found["baseline"]["speedup"] > 0
-    assert "trials" in answer.err  # progress goes to standard error
+    first, *told = answer.err.splitlines()  # progress goes to standard error
+    assert first.startswith("tuning gemm m=12 n=10 k=8 dtype=f32 on null (")
+    assert any(re.match(r"1 trial, |[23] trials, ", line) for line in told)
     again = run("tune", *GEMM, "--trials", "1", "--json", "--quiet")
     assert again.code == 0
     assert again.err == ""
@@ -391,3 +395,24 @@ def test_trials_are_exported_as_t4_results(run: Run, tmp_path: Path) -> None:
     assert run("db", "export", key, "--out", str(tmp_path)).code == 6
     assert run("db", "export", key, "--session", "no").code == 4
     assert run("db", "export", "f" * 64).code == 4
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (None, "unknown"),
+        (0.0, "0 ns"),
+        (0.5, "500 ns"),
+        (0.99996, "1 µs"),
+        (999.96, "1 ms"),
+        (999_960.0, "1 s"),
+        (1.25e6, "1.25 s"),
+    ],
+)
+def test_a_time_has_a_unit_in_which_it_is_below_a_thousand(value: float | None, text: str) -> None:
+    assert output.microseconds(value) == text
+
+
+def test_one_trial_is_not_trials() -> None:
+    for done, text in ((1, "1 trial, no best"), (2, "2 trials, no best")):
+        assert summary(Progress(done, 0, 0, None, 1.0, None)) == text

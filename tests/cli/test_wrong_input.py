@@ -18,6 +18,7 @@ from tfsearch.core.settings import Settings
 from tfsearch.db import open_store
 from tfsearch.tune import front
 
+LONG_NUMBER = '{"a": ' + "9" * 5000 + "}"
 N = ("--target", "null")
 DIMS = ("m=4", "n=4", "k=4")
 
@@ -85,6 +86,8 @@ CASES: dict[str, tuple[int, str, tuple[str, ...]]] = {
     "check of half a workload": (2, "check needs a schedule", ("schedule", "check", "m=4")),
     "no schedule and no workload": (2, "name a workload", ("schedule", "facts")),
     "schedule text": (2, "is not JSON", ("schedule", "check", *GEMM, "{nope")),
+    "schedule number": (2, "too many digits", ("schedule", "check", *GEMM, LONG_NUMBER)),
+    "schedule nan": (2, "is not JSON", ("schedule", "check", *GEMM, '{"target": NaN}')),
     "schedule file": (2, "No such file", ("schedule", "check", *GEMM, "none.json")),
     "schedule missing": (2, "check needs a schedule", ("schedule", "check", *GEMM)),
     "status": (4, "no records yet", ("db", "list", "--what", "trials", "--status", "odd")),

@@ -364,6 +364,17 @@ def test_a_program_that_alone_differs_is_named(store: Store):
     assert set(near.differs) == {"workload.program", "workload.alignment"}
 
 
+def test_the_same_sizes_of_another_layout_are_nearer_than_other_sizes(store: Store):
+    record = make.begun(store, 512, "s1")
+    same = store.record_trial(make.trial(record, 0, median=9.0))
+    store.record_final(make.final(record, same, name="s1"))
+    other = make.begun(store, 513, "s2")
+    faster = store.record_trial(make.trial(other, 0, name="s2", median=5.0))
+    store.record_final(make.final(other, faster, name="s2"))
+    found = store.nearest(make.query(replace(record, program="another")))
+    assert [near.trial for near in found] == [same, faster]
+
+
 def test_labels_of_a_workload_are_no_difference(store: Store):
     record = make.begun(store)
     number = store.record_trial(make.trial(record))

@@ -58,6 +58,8 @@ def test_unknown_ops_and_missing_options_are_named():
     code, message = code_of("gem", GEMM)
     assert code == "workload.unknown-op"
     assert all(name in message for name in BUILTINS)
+    assert "a function in it is model.py:NAME" in code_of("model.py", GEMM)[1]
+    assert "your own kernel needs a space file" in code_of("dir/kernel.c", GEMM)[1]
     code, message = code_of("gemm", {"m": 1, "n": 1, "dtype": "f32"})
     assert code == "workload.missing-option"
     assert "k" in message
@@ -195,6 +197,27 @@ def test_wrong_functions_get_one_clear_line(model, function, options, code, part
         load_traced(model, function, options)
     assert caught.value.code == code
     assert part in caught.value.message
+
+
+@pytest.mark.parametrize(
+    ("line", "code"),
+    [
+        ("return -x if x.sum() > 0 else x", "hir.control-flow"),
+        ("return x + x.cast('f16')", "hir.mixed-dtypes"),
+        ("return sorted([x, x])", "hir.control-flow"),
+        ("return np.exp(x)", "program.trace-failed"),
+        ("return x.sort()", "program.trace-failed"),
+        ("return tf.exp(x, x)", "program.trace-failed"),
+    ],
+)
+def test_what_cannot_be_traced_is_shown_in_the_users_file(tmp_path, line, code):
+    path = tmp_path / "odd.py"
+    head = "import numpy as np\nimport tfsearch.ir.hir.lang as tf\n"
+    path.write_text(f'{head}def f(x: "f32[n]"):\n    y = x + 1\n    {line}\n')
+    with pytest.raises(RequestError) as caught:
+        load_traced(path, "f", {"n": 4})
+    assert caught.value.code == code
+    assert caught.value.message.endswith(f"(line 5 of {path})")
 
 
 @pytest.mark.parametrize(

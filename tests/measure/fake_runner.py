@@ -108,6 +108,20 @@ class Kernel:
         if not np.array_equal(c, np.rint(c)):
             c[i, j] = np.nextafter(c[i, j], np.float32(np.inf))
 
+    def leaves_a_thread(self, arguments):
+        product(arguments.arrays)
+        if self.calls == 1:
+            library = ctypes.CDLL(None)  # strspn holds no lock of the interpreter's
+            text = ctypes.create_string_buffer(b"a" * (1 << 22))
+            threading.Thread(
+                target=lambda: [library.strspn(text, b"a") for _ in range(1 << 30)], daemon=True
+            ).start()
+
+    def leaves_a_process(self, arguments):
+        product(arguments.arrays)
+        if self.calls == 1 and os.fork() == 0:
+            os.execvp("sleep", ["sleep", "600"])
+
     def crash(self, arguments):
         os.kill(os.getpid(), signal.SIGSEGV)
 

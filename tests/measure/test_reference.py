@@ -114,6 +114,30 @@ def test_a_badly_conditioned_difference_is_allowed_what_its_inputs_make_of_it(
         assert check_outputs({"out": rounded}, case).message == ""
 
 
+CONVOLUTION = "import numpy\n\n\ndef f(x, w):\n    return numpy.convolve(x, w[::-1], 'valid')\n"
+
+
+@pytest.mark.parametrize("dtype", ["f32", "f64"])
+def test_sums_that_cancel_are_allowed_what_their_terms_make_of_them(
+    tmp_path: Path, dtype: str
+) -> None:
+    # Few weights and many results: some results are differences of two far larger terms.
+    count, taps = 5000, 9
+    arguments = [
+        argument("x", (count + taps - 1,), dtype=dtype),
+        argument("w", (taps,), dtype=dtype),
+        argument("y", (count,), "out", dtype),
+    ]
+    found = oracle(tmp_path, CONVOLUTION, arguments, terms=taps)
+    for seed in range(20):
+        case = found.case(Pass.RANGE, seed)
+        x, w = case.inputs["x"], case.inputs["w"]
+        y = np.zeros(count, x.dtype)
+        for tap in range(taps):
+            y += x[tap : tap + count] * w[tap]
+        assert check_outputs({"y": y}, case).message == ""
+
+
 def test_integers_are_exact_in_every_pass(tmp_path: Path) -> None:
     code = "def f(x, y):\n    return x + y\n"
     arguments = [argument(n, (50,), dtype="i32") for n in "xy"]

@@ -78,6 +78,18 @@ def test_each_fault_is_a_status_and_the_next_candidate_is_measured(
     assert after.status is Status.OK, after.message
 
 
+@pytest.mark.parametrize("kernel", ["leaves_a_thread", "leaves_a_process"])
+def test_what_a_kernel_leaves_running_does_not_disturb_the_next(measurer, tmp_path, kernel):
+    assert measurer.submit(job(tmp_path, "right")).status is Status.OK
+    first = measurer.pid
+    for _ in range(5):  # on a busy machine a thread may get no time while it is looked for
+        assert measurer.submit(job(tmp_path, kernel)).status is Status.OK
+        if measurer.pid != first:
+            break
+    assert measurer.pid != first
+    wait_until(lambda: not is_alive(first))
+
+
 def test_a_faulty_candidate_costs_the_process_and_a_good_one_does_not(measurer, tmp_path):
     measurer.submit(job(tmp_path, "right"))
     first = measurer.pid

@@ -418,3 +418,24 @@ def test_a_bucket_serves_the_shapes_that_its_ranges_contain(
     assert np.array_equal(kernel(a, b), a @ b)
     with pytest.raises(NotRecordedError):
         look(m=65, allow=("bucket",))
+
+
+def test_a_miss_of_an_op_never_tuned_compares_it_with_no_other(home: Settings) -> None:
+    with pytest.raises(
+        Missed, match=r"on null; nothing is recorded for softmax yet; run"
+    ) as caught:
+        tfsearch.lookup("softmax", rows=12, cols=8, dtype="f32", target="null")
+    assert caught.value.nearest[0].differs["workload.op"] == ("softmax", "gemm")
+
+
+def test_a_miss_of_another_layout_shows_where_the_programs_part(home: Settings) -> None:
+    with pytest.raises(Missed) as caught:
+        look(strides={"a": (16, 1)})
+    assert set(caught.value.nearest[0].differs) == {"workload.program"}
+    part = "workload.program is …f32[12,8], b: f32[8,… there, …f32[12,8; strides 16… here"
+    assert part in caught.value.message
+
+
+def test_a_miss_says_absent_and_not_none(home: Settings) -> None:
+    with pytest.raises(Missed, match=r"workload\.dims\.batch is absent there, 2 here"):
+        look(batch=2)

@@ -174,6 +174,13 @@ BAD: dict[str, Any] = {
         ask, {"recipe": "wide", "params": {"a": 8, "b": 8, "order": "mn", "fused": False}}
     ),
     "illegal-part": lambda ask, hello: propose(ask, {"recipe": "wide", "params": {"a": 8, "b": 8}}),
+    "nan": lambda ask, hello: propose(ask, {"recipe": "narrow", "params": {"a": float("nan")}}),
+    "infinite": lambda ask, hello: print(
+        f'{{"type": "propose", "id": {ask["id"]}, "schedules": [1e999]}}', flush=True
+    ),
+    "deep-schedule": lambda ask, hello: print(
+        f'{{"type": "propose", "id": {ask["id"]}, "schedules": {"[" * 900}{"]" * 900}}}', flush=True
+    ),
     "bytes": lambda ask, hello: os.write(1, b"\xff\xfe\x00\n"),
     "long-line": lambda ask, hello: os.write(1, b"x" * (3 << 20) + b"\n") and None,
 }

@@ -182,6 +182,15 @@ def test_nothing_but_a_time_becomes_the_best(name: str, median: float) -> None:
     assert set(_drain(policy)) | {point} == set(legal_points(problem.space))
 
 
+@pytest.mark.parametrize("median", [5e-324, 1e300])
+def test_a_time_of_any_size_ends_nothing(name: str, median: float) -> None:
+    problem = FakeProblem(two_recipes(4), by_product)
+    policy = make_policy(name, problem)
+    for _ in range(12):
+        (point,) = policy.ask(1)
+        policy.tell([Result(point, Status.OK, median)])
+
+
 def test_a_session_in_which_everything_fails_sees_every_point(name: str) -> None:
     problem = FakeProblem(two_recipes(), lambda points: np.full(len(points), np.nan))
     policy = make_policy(name, problem, seed=2)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import logging
 import sys
 from typing import Any
 
@@ -36,9 +37,15 @@ def _time(point: Point) -> float:
 @pytest.mark.parametrize(
     "name", ["tpe", "gp", "cmaes", "nsgaii", "random", "NSGAIIISampler", "qmc"]
 )
-def test_any_sampler_by_name_proposes_legal_points_once(name: str) -> None:
+def test_any_sampler_by_name_proposes_legal_points_once(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for package in NEEDS.get(name, ()):
         pytest.importorskip(package)
+    said: list[logging.LogRecord] = []
+    handler = logging.Handler()
+    monkeypatch.setattr(handler, "emit", said.append)
+    monkeypatch.setattr(logging.getLogger("optuna"), "handlers", [handler])
     policy = _policy(f"optuna:{name}", seed=1)
     legal = set(legal_points(_problem().space))
     tried: list[Point] = []
@@ -49,6 +56,7 @@ def test_any_sampler_by_name_proposes_legal_points_once(name: str) -> None:
     assert len(set(tried)) == 40
     assert set(tried) <= legal
     assert policy.name == f"optuna:{name}"
+    assert said == []
 
 
 def test_the_study_sees_legal_points_with_their_times_only() -> None:

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import itertools
+import re
 
 import numpy as np
 import pytest
 
+from tests import repository
 from tests.search.problems import FakeProblem, by_product, legal_points, two_recipes
 from tfsearch.core.errors import RequestError
 from tfsearch.core.records import Status
 from tfsearch.search import Result, make_policy, scan
+from tfsearch.search.registry import POLICIES
 from tfsearch.space import Kind, Parameter, Point, RecipeSpace, Space
+
+PAGE = repository.ROOT / "docs" / "policies.md"
 
 
 def _big() -> Space:
@@ -156,3 +161,23 @@ def test_auto_takes_the_model_where_it_tells_points_apart() -> None:
     for says_nothing in (np.nan, 7.0, np.inf, 0.0):
         silent = FakeProblem(space, lambda points, v=says_nothing: np.full(len(points), v))
         assert make_policy("auto", silent).name == "portfolio"
+
+
+def test_the_page_tells_every_policy_with_its_options() -> None:
+    rows = re.findall(r"^\| `(\w+)[^|]*\|[^|]*\|([^|]*)\|$", PAGE.read_text("utf-8"), re.M)
+    told = dict(rows)
+    assert told.keys() == POLICIES.keys()
+    for name, entry in POLICIES.items():
+        if name == "portfolio":  # "those of its members"
+            members = [POLICIES[m].options for m in ("surrogate", "evolutionary", "local")]
+            assert set(entry.options) == {option for options in members for option in options}
+        elif name != "optuna":  # its option is the name of the sampler
+            found = re.findall(r"`(\w+)", told[name])
+            assert sorted(found) == sorted(entry.options), name
+
+
+def test_the_portfolio_takes_the_options_of_its_members() -> None:
+    problem = FakeProblem(two_recipes(), by_product)
+    assert make_policy("portfolio:population=4,explore=0.1", problem).ask(1)
+    with pytest.raises(RequestError, match="population is a number"):
+        make_policy("portfolio:population=x", problem)

@@ -173,7 +173,7 @@ KERNEL_WRONG = [
     ("entry = 'f x'", "identifier"),
     ("args = 1", "args: must be a list"),
     ("args = [{ name = 'x' }]", "args[1]: lacks 'dtype'"),
-    ("args = [{ name = 'x', dtype = 'f31' }]", "unknown element type 'f31'"),
+    ("args = [{ name = 'x', dtype = 'f31' }]", "'f31'; known: f64, f32, f16, bf16, i32, i8"),
     ("args = [{ name = 'x', dtype = 'f32', shape = ['A'] }]", "'A'"),
     ("args = [{ name = 'x', dtype = 'f32', shape = [0] }]", "at least 1"),
     ("args = [{ name = 'x', dtype = 'f32', shape = ['3 / 2'] }]", "whole number"),
@@ -201,6 +201,32 @@ def test_what_is_wrong_with_the_kernel_part_leaves_the_space(line, what, read):
         _ = found.kernel
     assert what in caught.value.message
     assert "space.toml" in caught.value.message
+
+
+@pytest.mark.parametrize("value", ["a\\nb", "a\\u0000b", "x" * 9000], ids=["line", "null", "long"])
+@pytest.mark.parametrize("table", ["constants]\nT = ", "parameters]\nA = [1]\nT = "])
+def test_a_text_that_no_compiler_takes_as_a_macro_is_refused(table, value, read):
+    text = f'"{value}"' if table.startswith("c") else f'["{value}"]'
+    more = "[parameters]\nA = [1]" if table.startswith("c") else ""
+    with pytest.raises(RequestError, match=r"T: value .*(printed|more than 8192)"):
+        read(f"[{table}{text}\n{more}")
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "what"),
+    [
+        ("a.json", '{"General": NaN}', "NaN"),
+        ("a.json", '{"General": -1e999}', "beyond the range"),
+        ("a.json", '{"General": 1' + "0" * 5000 + "}", "too many digits"),
+        ("a.json", "[" * 100_000, "deep"),
+        ("a.toml", "A = 1" + "0" * 5000, "digits"),
+    ],
+)
+def test_numbers_that_only_python_reads_are_no_json_and_no_toml(name, text, what, tmp_path):
+    (tmp_path / name).write_text(text)
+    with pytest.raises(RequestError, match=what) as caught:
+        read_space_file(tmp_path / name)
+    assert caught.value.code == "kernel.file-syntax"
 
 
 def test_a_file_that_cannot_be_read_is_named(tmp_path):

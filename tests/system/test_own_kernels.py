@@ -19,6 +19,7 @@ from tfsearch.core.settings import Settings
 from tfsearch.db import open_store
 from tfsearch.measure.job import Limits
 from tfsearch.plugin.kernel import flags_of
+from tfsearch.runtime import export_bundle, load_bundle, question_of
 from tfsearch.runtime.serving import Found, Missed, Question, exact, executable, opened, resolve
 from tfsearch.space.file import kernel_workload
 from tfsearch.tune import TuneReport, TuneRequest, tune
@@ -269,6 +270,19 @@ def test_a_header_that_appears_in_front_of_another_misses(tuned: Kernel) -> None
     assert tuned.differs() == {"workload.program.source"}
 
 
+def test_a_bundle_holds_it(tuned: Kernel, tmp_path: Path) -> None:
+    source, space = str(tuned.folder / "saxpy.c"), str(tuned.folder / "saxpy.toml")
+    question = question_of(source, {"space": space, "target": "x86"})
+    digest = export_bundle(tmp_path / "own.zip", [question])
+    bundle = load_bundle(tmp_path / "own.zip", sha256=digest)
+    x, y = np.ones((2, 4096), "f4")
+    found: Any = bundle.lookup(source, space=space)
+    found(2.0, x, y, 4096)
+    assert (y == 3.0).all()
+    with pytest.raises(NotRecordedError, match="no kernel for this workload"):
+        bundle.lookup(source, space=space, n=128)
+
+
 def test_without_a_compiler_only_a_kernel_that_includes_nothing_is_served(
     kernel: Kernel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -314,6 +328,24 @@ def test_a_wrong_request_is_refused_before_anything_is_built(kernel: Kernel, nam
     with pytest.raises(RequestError) as caught:
         kernel.tune()
     assert caught.value.code == code
+
+
+def test_a_reference_that_the_file_does_not_name_is_refused_unread(kernel: Kernel) -> None:
+    other = "raise SystemExit\ndef f(a, x, y, n): ...\ndef g(): ...\n"
+    kernel.edit("ref.py", lambda _: other)
+    with pytest.raises(RequestError, match="has no function 'saxpy'; it has f, g") as caught:
+        kernel.workload()
+    assert caught.value.code == "program.no-function"
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["from other import *", "from other import f as saxpy", "saxpy = f", "globals()['saxpy'] = f",
+     "def saxpy(:"],
+)  # fmt: skip
+def test_a_reference_may_come_from_anywhere(kernel: Kernel, line: str) -> None:
+    kernel.edit("ref.py", lambda _: line)
+    assert kernel.workload().reference.function == "saxpy"
 
 
 def test_another_language_is_refused(kernel: Kernel) -> None:
@@ -363,6 +395,16 @@ CHEATS = {
         "static struct job j; j = (struct job){a, x, y, n}; pthread_t t;"
         "pthread_create(&t, 0, later, &j); pthread_detach(t);",
         Status.WRONG, "output y",
+    ),
+    "leaves another rounding mode": (
+        f"{RIGHT} unsigned mode; __asm__ volatile(\"stmxcsr %0\" : \"=m\"(mode));"
+        "mode |= 0x4000; __asm__ volatile(\"ldmxcsr %0\" : : \"m\"(mode));",
+        Status.WRONG, "rounding mode",
+    ),
+    "leaves subnormals flushed": (
+        f"static int calls; {RIGHT} unsigned mode; __asm__ volatile(\"stmxcsr %0\" : \"=m\"(mode));"
+        "if (++calls > 10) mode |= 0x8040; __asm__ volatile(\"ldmxcsr %0\" : : \"m\"(mode));",
+        Status.WRONG, "after timing: the call leaves subnormal",
     ),
     "differs from run to run": (
         f"static int calls; {RIGHT} if (++calls & 1) y[5] += y[5] * 1e-7f;",
@@ -435,3 +477,42 @@ def test_an_error_of_the_reference_ends_the_session_with_its_place(kernel: Kerne
     kernel.edit("ref.py", lambda _: "def saxpy(a, x, y, n):\n    return x[1:]\n")
     with pytest.raises(RequestError, match=r"returned shape \[4095\] for y"):
         kernel.tune()
+
+
+def test_a_header_that_is_edited_during_a_build_makes_no_record(
+    kernel: Kernel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from tfsearch.toolchain import Toolchain
+
+    compile_shared = Toolchain.compile_shared
+
+    def edited(self: Toolchain, *given: Any, **options: Any) -> Any:
+        kernel.edit("inner/more.h", lambda text: text.replace("0.0f", "1.0f"))
+        return compile_shared(self, *given, **options)
+
+    monkeypatch.setattr(Toolchain, "compile_shared", edited)
+    with pytest.raises(AllFailedError) as caught:
+        kernel.tune(trials=1)
+    (line,) = caught.value.table
+    assert (line.status, line.code) == (Status.CANCELLED, "build.changed")
+    assert "headers" in line.message
+
+
+def test_a_header_that_is_edited_during_a_build_for_a_lookup_serves_nothing(
+    tuned: Kernel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from tfsearch.toolchain import Toolchain
+
+    compile_shared = Toolchain.compile_shared
+    place = resolve(tuned.question(), tuned.home)
+    with opened(tuned.home) as store:
+        found = exact(place, store)
+    shutil.rmtree(tuned.home.home / "artifacts")
+
+    def edited(self: Toolchain, *given: Any, **options: Any) -> Any:
+        tuned.edit("inner/more.h", lambda text: text + "\n")
+        return compile_shared(self, *given, **options)
+
+    monkeypatch.setattr(Toolchain, "compile_shared", edited)
+    with pytest.raises(RequestError, match="changed during the build"):
+        executable(place, found)

@@ -14,6 +14,8 @@ from tfsearch.core.errors import NotSavedError, RequestError, UnavailableError
 from tfsearch.core.records import Status
 from tfsearch.core.settings import Settings
 from tfsearch.toolchain import Toolchain
+from tfsearch.toolchain.build import classify
+from tfsearch.toolchain.process import Completed
 
 ADD = """
 #include <math.h>
@@ -298,3 +300,12 @@ def _gone(pid: int) -> bool:
             return True
         time.sleep(0.02)
     return False
+
+
+def test_a_status_that_is_no_signal_is_the_compilers_own() -> None:
+    """Drivers pass on 255 when a program of theirs answers -1."""
+    said = "ptxas error   : too much shared data\n"
+    status, why = classify(Completed(255, "", said, 0.1, False), ("",))
+    assert (status, why) == (Status.COMPILE_ERROR, said.strip())
+    status, why = classify(Completed(139, "", "", 0.1, False), ("",))
+    assert (status, why) == (Status.COMPILE_CRASH, "the compiler was killed by SIGSEGV")

@@ -17,6 +17,7 @@ REFUSED = """
 -L/x -static -shared -nostdlib -flto -flto=auto -fwhole-program -fplugin=x.so -fuse-ld=gold
 -fprofile-use=x -fsanitize=address --coverage -pg -save-temps -ftime-trace -fopenmp -fopenacc
 -m32 -target --target=arm -fno-pic -fmodules -I- -include-pch -fdump-tree-all=/x -gsplit-dwarf
+-frandomize-layout-seed-file=x -fbasic-block-sections=list=x
 -no-integrated-as --define-macro=A --include=x
 """
 ALLOWED = """

@@ -150,3 +150,52 @@ def test_what_can_change_the_headers_changes_the_directives(one: str, other: str
 def test_dependency_files_are_read_with_escapes() -> None:
     text = "kernel.o: kernel.c /a/b\\ c.h \\\n  /d/\\#e.h \\\n /f/$$g.h\n"
     assert headers.dependencies(text) == ["kernel.c", "/a/b c.h", "/d/#e.h", "/f/$g.h"]
+
+
+@pytest.mark.parametrize("asked", ["source", "header"])
+def test_whether_a_file_exists_counts_where_that_is_asked(
+    any_compiler: Toolchain, tmp_path: Path, asked: str
+) -> None:
+    folder = _folder(tmp_path / "include")
+    asks = '#if __has_include("fast.h")\n#define TWO 2\n#else\n#define TWO 3\n#endif\n'
+    source = SOURCE + "int g(void) { return TWO; }\n"
+    if asked == "source":
+        source = asks + source
+    else:
+        (folder / "one.h").write_text(f"#define ONE 1\n{asks}")
+    flags = [f"-I{folder}"]
+    before = any_compiler.headers_digest(source, flags)
+    assert any_compiler.headers_digest(source, flags) == before
+    (folder / "fast.h").write_text("")
+    assert any_compiler.headers_digest(source, flags) != before
+    (folder / "fast.h").unlink()
+    assert any_compiler.headers_digest(source, flags) == before
+
+
+@pytest.mark.parametrize("place", ["source", "header"])
+@pytest.mark.parametrize("word", ["incbin", "include"])
+def test_a_file_that_only_the_assembler_reads_is_refused(
+    settings: Settings, tmp_path: Path, place: str, word: str
+) -> None:
+    folder = _folder(tmp_path / "include")
+    reads = f'__asm__(".section .rodata\\n.{word} \\"data.bin\\"\\n.text");\n'
+    (folder / "data.bin").write_text("1")
+    if place == "header":
+        (folder / "one.h").write_text(f"#define ONE 1\n{reads}")
+    source = SOURCE + (reads if place == "source" else "")
+    with pytest.raises(RequestError) as caught:
+        compiler("gcc", settings).headers_digest(source, [f"-I{folder}"])
+    assert caught.value.code == "toolchain.assembler-file"
+
+
+def test_blanks_of_any_kind_continue_a_line() -> None:
+    one, other = (f'#inc\\\f\nlude "{name}.h"\nint x;\n' for name in ("one", "other"))
+    assert headers.directives(one) != headers.directives(other)
+
+
+@pytest.mark.parametrize("text", ['#include "my.include"\n', 'const char *s = "see a.incbin";\n'])
+def test_names_that_look_like_directives_of_the_assembler_are_none(
+    settings: Settings, tmp_path: Path, text: str
+) -> None:
+    (tmp_path / "my.include").write_text("\n")
+    assert compiler("gcc", settings).headers_digest(text, [f"-I{tmp_path}"])

@@ -52,6 +52,15 @@ def test_a_function_in_a_file_is_tuned(own_home: Path) -> None:
         ("gemm", {**GEMM, "constant_inputs": "b"}, "workload.constant-input"),
         ("gemm", {**GEMM, "flags": "-O2"}, "tune.option"),
         ("gemm", {**GEMM, "db": "not a url"}, "db.url"),
+        ("gemm", {**GEMM, "trials": "3"}, "tune.budget"),
+        ("gemm", {**GEMM, "trials": 2.5}, "tune.budget"),
+        ("gemm", {**GEMM, "workers": True}, "tune.budget"),
+        ("gemm", {**GEMM, "seconds": "3"}, "tune.budget"),
+        ("gemm", {**GEMM, "policy": 3}, "policy.unknown"),
+        ("gemm", {**GEMM, "seed": "1"}, "tune.seed"),
+        ("gemm", {**GEMM, "fix": "rows=1"}, "tune.option"),
+        ("gemm", {**GEMM, "db": 7}, "db.url"),
+        ("kernel.c", {"target": "null"}, "workload.unknown-op"),
     ],
 )
 def test_a_wrong_call_is_one_coded_error(op: str, options: dict[str, object], code: str) -> None:

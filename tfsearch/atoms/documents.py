@@ -16,7 +16,10 @@ then an error that says so, and what rests on it is labelled uncalibrated. Units
 
 from __future__ import annotations
 
+import json
 import math
+import os
+import tempfile
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -25,10 +28,24 @@ from pathlib import Path
 from typing import Any, cast
 
 from tfsearch.core import keys
-from tfsearch.core.errors import InternalError, RequestError
+from tfsearch.core.errors import InternalError, NotSavedError, RequestError
 
-UNITS = frozenset({"GHz", "us", "cycles", "instructions/cycle", "B/cycle"})
-"""Units of facts."""
+UNITS = frozenset(
+    {
+        "B",
+        "B/cycle",
+        "FLOP/cycle",
+        "GB/s",
+        "GHz",
+        "W",
+        "count",
+        "cycles",
+        "instructions/cycle",
+        "results/cycle",
+        "us",
+    }
+)
+"""Units of facts. A result is what one lane of an instruction gives; a GB is 1e9 bytes."""
 _FACT_KEYS = frozenset({"value", "unit", "origin", "source", "conditions", "unavailable"})
 
 
@@ -99,6 +116,45 @@ def load(path: Path) -> Document:
         return parse(path.read_text(encoding="utf-8"), path.stem)
     except OSError as error:
         raise InternalError("document.read", f"cannot read {path}: {error}") from error
+
+
+def render(facts: Mapping[str, Fact], settings: Mapping[str, str | int]) -> str:
+    """A document's text, which :func:`parse` reads back: settings first, then facts by name."""
+    lines = [f"{name} = {_toml(value)}" for name, value in settings.items()]
+    for name, fact in facts.items():
+        lines += ["", f"[{name}]"]
+        if fact.value is None:
+            lines += [f"unit = {_toml(fact.unit)}", f"unavailable = {_toml(fact.source)}"]
+            continue
+        lines += [f"value = {fact.value!r}", f"unit = {_toml(fact.unit)}"]
+        if fact.origin is not None:
+            lines.append(f"origin = {_toml(fact.origin.value)}")
+        lines.append(f"source = {_toml(fact.source)}")
+        if fact.conditions:
+            lines.append(f"conditions = {_toml(fact.conditions)}")
+    return "\n".join(lines) + "\n"
+
+
+def _toml(value: str | int) -> str:
+    # Strings of JSON without characters beyond ASCII are strings of TOML.
+    return json.dumps(value)
+
+
+def write(path: Path, text: str) -> None:
+    """Put a document in place, whole or not at all; ``NotSavedError`` where that fails."""
+    partial: str | None = None
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle, partial = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+        with os.fdopen(handle, "w", encoding="utf-8") as stream:
+            stream.write(text)
+        os.replace(partial, path)
+    except OSError as error:
+        if partial is not None:
+            Path(partial).unlink(missing_ok=True)
+        raise NotSavedError(
+            "document.write", f"cannot write {path}: {error.strerror or error}"
+        ) from error
 
 
 def _walk(

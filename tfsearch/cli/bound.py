@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from tfsearch.cli import options as shared
-from tfsearch.core import keys
+from tfsearch.core import keys, strict
 from tfsearch.core.errors import (
     NoCandidateError,
     NotRecordedError,
@@ -155,11 +155,10 @@ def read_schedule(text: str) -> ScheduleRecord:
         except UnicodeDecodeError as error:
             raise RequestError("schedule.not-json", f"{text} is not a text file") from error
     try:
-        return ScheduleRecord.from_json(json.loads(content))
-    except json.JSONDecodeError as error:
-        raise RequestError(
-            "schedule.not-json", f"{where} is not JSON: {error.msg} (line {error.lineno})"
-        ) from error
+        data = strict.loads(content)
+    except ValueError as error:
+        raise RequestError("schedule.not-json", f"{where} is not JSON: {error}") from error
+    return ScheduleRecord.from_json(data)
 
 
 def workload_for(

@@ -145,10 +145,10 @@ def _known_bound_us(place: Any, schedule: Any) -> float:
 
 
 def _lines(document: dict[str, Any], record: Any) -> list[str]:
-    from tfsearch.cli.tune import label, time_text
+    from tfsearch.cli.tune import time_text
 
     return [
-        f"workload   {label(record.workload)}",
+        f"workload   {record.workload.label}",
         f"target     {document['target']}",
         f"served by  {document['served_by']}",
         f"best       {time_text(record.median_us, record.ci_us)}",

@@ -93,7 +93,7 @@ def microseconds(value: float | None) -> str:
     if value is None:
         return "unknown"
     for factor, unit in ((1e6, "s"), (1e3, "ms"), (1.0, "µs")):
-        if value >= factor:
+        if value >= factor * 0.99995:  # four digits of less stay below 1000 of the next unit
             return f"{value / factor:.4g} {unit}"
     return f"{value * 1e3:.4g} ns"
 

@@ -125,7 +125,7 @@ def _title(event: Started) -> str:
 
 def summary(event: Progress) -> str:
     """Trials done, failed, answered from the record; the best so far; the time left."""
-    parts = [f"{event.done} trials"]
+    parts = [f"{event.done} trial{'' if event.done == 1 else 's'}"]
     if event.failed:
         parts.append(f"{event.failed} failed")
     if event.reused:

@@ -14,6 +14,7 @@ COMMANDS = {
     "space": ("space", "Count the schedules of a workload and why others are rejected."),
     "schedule": ("schedule", "Rank, check, explain, measure and finalize single schedules."),
     "bench": ("bench", "Compare the recorded best with the target's baseline, interleaved."),
+    "calibrate": ("calibrate", "Measure a device and write its hardware document."),
     "db": ("db", "Look after the database of records."),
     "doctor": ("doctor", "Show targets, devices, compilers, and where things are kept."),
 }

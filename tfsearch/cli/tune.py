@@ -133,7 +133,7 @@ def _errors(report: TuneReport) -> list[tuple[str, str]]:
 def _lines(report: TuneReport) -> list[str]:
     space, trials = report.space, report.trials
     lines = [
-        f"workload   {label(report.workload)}",
+        f"workload   {report.workload.label}",
         f"target     {report.target} on {report.device.name}, {report.toolchain.name} "
         f"{report.toolchain.version}",
         f"space      {space.legal} legal of {space.points} schedules, {space.pruned} pruned",
@@ -166,12 +166,6 @@ def _lines(report: TuneReport) -> list[str]:
 def _failed(report: TuneReport) -> str:
     parts = [f"{count} {status.value}" for status, count in report.trials.failed.items()]
     return f", {', '.join(parts)}" if parts else ""
-
-
-def label(workload: Any) -> str:
-    """A workload record in one line."""
-    dims = " ".join(f"{name}={value}" for name, value in workload.dims.items())
-    return f"{workload.op} {dims} dtype={workload.dtype}"
 
 
 def time_text(median_us: float | None, ci_us: tuple[float, float] | None) -> str:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, Self
 
 from tfsearch.atoms.contract import Atom, OperandSpec
 from tfsearch.codegen.storage import StoragePlan
@@ -91,24 +91,24 @@ class Rendered(str):
     ld: str
     step: str
 
-    def __new__(
-        cls, text: str, n: str = "", rows: str = "", ld: str = "", step: str = "1"
-    ) -> Rendered:
+    def __new__(cls, text: str, n: str = "", rows: str = "", ld: str = "", step: str = "1") -> Self:
         self = super().__new__(cls, text)
         self.n, self.rows, self.ld, self.step = n, rows, ld, step
         return self
 
 
 @dataclass(frozen=True)
-class _Scope:
+class Scope:
     """Values of unrolled variables while a body is expanded."""
 
     values: Mapping[str, Expr]
 
-    def bind(self, name: str, value: int) -> _Scope:
-        return _Scope({**self.values, name: Const(value)})
+    def bind(self, name: str, value: int) -> Scope:
+        """With one more value."""
+        return Scope({**self.values, name: Const(value)})
 
     def resolve(self, expr: Expr) -> Expr:
+        """An expression with the values in it."""
         return substitute(expr, self.values) if self.values else expr
 
 
@@ -136,7 +136,7 @@ class KernelEmitter:
         for param in self.kernel.params:
             const = "const " if self._constant[param.buffer.name] else ""
             element = self.dialect.element(param.buffer.dtype)
-            found.append((f"{const}{element}", self._pointer(param.buffer)))
+            found.append((f"{const}{element}", self.pointer(param.buffer)))
         if self.plan.workspace_bytes:
             found.append(("char", WORKSPACE))
         return found
@@ -146,11 +146,11 @@ class KernelEmitter:
         for index, (element, name) in enumerate(self.parameters()):
             address = self.dialect.argument(index)
             if address is not None:
-                self._line(self.dialect.pointer(element, name, address))
-        self._block(self.kernel.body, _Scope({}))
+                self.line(self.dialect.pointer(element, name, address))
+        self.block(self.kernel.body, Scope({}))
         return self._lines
 
-    def _pointer(self, buffer: Buffer) -> str:
+    def pointer(self, buffer: Buffer) -> str:
         """C name of a memory buffer; a suffix keeps users' names off keywords and locals.
 
         Names that start with an underscore get one under which no compiler has a macro.
@@ -159,26 +159,33 @@ class KernelEmitter:
             return buffer.name
         return f"{buffer.name}_p" if buffer.name.startswith("_") else f"{buffer.name}_"
 
-    def _line(self, text: str) -> None:
+    def line(self, text: str) -> None:
+        """Add a line."""
         self._lines.append("  " * self._depth + text)
 
-    def _block(self, block: Block, scope: _Scope) -> None:
+    def block(self, block: Block, scope: Scope) -> None:
+        """Add the statements of a block."""
         for statement in block:
-            self._statement(statement, scope)
+            self.statement(statement, scope)
 
-    def _braced(self, head: str, block: Block, scope: _Scope) -> None:
-        self._line(f"{head} {{" if head else "{")
+    def _braced(self, head: str, block: Block, scope: Scope) -> None:
+        self.line(f"{head} {{" if head else "{")
+        self.nested(block, scope)
+        self.line("}")
+
+    def nested(self, block: Block, scope: Scope) -> None:
+        """The statements of a block, indented."""
         self._depth += 1
-        self._block(block, scope)
+        self.block(block, scope)
         self._depth -= 1
-        self._line("}")
 
-    def _statement(self, statement: Stmt, scope: _Scope) -> None:
+    def statement(self, statement: Stmt, scope: Scope) -> None:
+        """Add one statement."""
         match statement:
             case Alloc(buffer):
                 self._alloc(buffer)
             case Let(name, value):
-                self._line(f"const long {name} = {self.expression(scope.resolve(value))};")
+                self.line(f"const long {name} = {self.expression(scope.resolve(value))};")
             case For():
                 self._loop(statement, scope)
             case If(condition, then, orelse):
@@ -190,7 +197,7 @@ class KernelEmitter:
             case _:
                 raise InternalError("codegen.statement", f"cannot emit {statement!r}")
 
-    def _if(self, condition: Expr, then: Block, orelse: Block, scope: _Scope) -> None:
+    def _if(self, condition: Expr, then: Block, orelse: Block, scope: Scope) -> None:
         if isinstance(condition, Const):
             self._braced("", then if condition.value else orelse, scope)
             return
@@ -207,17 +214,17 @@ class KernelEmitter:
                 if declared is None:
                     self._tile_numbers[name] = next(self._free_tiles)
                 else:
-                    self._line(f"{declared} {name};")
+                    self.line(f"{declared} {name};")
         elif buffer.name not in self.plan.offsets:
-            self._line(self.dialect.array(buffer))
+            self.line(self.dialect.array(buffer))
         else:
             offset = str(self.plan.offsets[buffer.name])
             if buffer.space is MemorySpace.LOCAL and self.plan.per_unit:
                 offset += f" + {UNIT} * {self.plan.per_unit}L"
             element = self.dialect.element(buffer.dtype)
-            self._line(self.dialect.pointer(element, buffer.name, f"({WORKSPACE} + {offset})"))
+            self.line(self.dialect.pointer(element, buffer.name, f"({WORKSPACE} + {offset})"))
 
-    def _loop(self, loop: For, scope: _Scope) -> None:
+    def _loop(self, loop: For, scope: Scope) -> None:
         start, stop = scope.resolve(loop.start), scope.resolve(loop.stop)
         if loop.kind is LoopKind.UNROLLED:
             if not (isinstance(start, Const) and isinstance(stop, Const)):
@@ -228,7 +235,7 @@ class KernelEmitter:
                 self._braced("", loop.body, scope.bind(loop.name, value))
             return
         if loop.unroll > 1:
-            self._line(self.dialect.unroll(loop.unroll))
+            self.line(self.dialect.unroll(loop.unroll))
         step = f"{loop.name} += {loop.step}" if loop.step != 1 else f"++{loop.name}"
         head = (
             f"for (long {loop.name} = {self.expression(start)}; "
@@ -236,23 +243,24 @@ class KernelEmitter:
         )
         self._braced(head, loop.body, scope)
 
-    def _call(self, atom: Atom, operands: tuple[Operand, ...], scope: _Scope) -> None:
+    def _call(self, atom: Atom, operands: tuple[Operand, ...], scope: Scope) -> None:
         rendered = {
             spec.name: self._operand(operand, spec, scope)
             for spec, operand in zip(atom.operands, operands, strict=True)
         }
-        self._line(atom.template.format(**rendered))
+        self.line(atom.template.format(**rendered))
 
-    def _operand(self, operand: Operand, spec: OperandSpec, scope: _Scope) -> Rendered:
+    def _operand(self, operand: Operand, spec: OperandSpec, scope: Scope) -> Rendered:
         match operand:
             case Scalar(value):
                 return Rendered(self.dialect.literal(value))
             case Window():
-                return self._window(operand, spec, scope)
+                return self.window(operand, spec, scope)
             case _:
                 return Rendered(self.expression(scope.resolve(operand)))
 
-    def _window(self, operand: Window, spec: OperandSpec, scope: _Scope) -> Rendered:
+    def window(self, operand: Window, spec: OperandSpec, scope: Scope) -> Rendered:
+        """A window as a register, a number of a tile or a pointer."""
         buffer = operand.buffer
         starts = [scope.resolve(start) for start in operand.starts]
         extents = [self.expression(scope.resolve(extent)) for extent in operand.extents]
@@ -269,7 +277,7 @@ class KernelEmitter:
         offset: Expr = Const(0)
         for start, stride in zip(starts, strides, strict=True):
             offset = offset + start * stride
-        base = self._pointer(buffer)
+        base = self.pointer(buffer)
         text = base if offset == Const(0) else f"{base} + {self.expression(offset)}"
         return Rendered(f"({text})", n, rows, ld, step)
 

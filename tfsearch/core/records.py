@@ -104,6 +104,12 @@ class WorkloadRecord:
         """Digest of :meth:`key_fields`."""
         return keys.digest("workload", self.key_fields())
 
+    @property
+    def label(self) -> str:
+        """The workload in one line, as the command line takes it: for people, no identity."""
+        dims = "".join(f" {name}={value}" for name, value in self.dims.items())
+        return f"{self.op}{dims} dtype={self.dtype}"
+
 
 @dataclass(frozen=True)
 class ScheduleRecord:

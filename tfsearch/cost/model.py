@@ -57,7 +57,8 @@ class Machine:
     ``launch_us`` is the cost of starting a kernel on 1 and on several units. ``peak_flops`` per
     unit and second by kind and ``peak_bytes`` per second (memory) are the vendor's peaks at the
     maximum clock, for the bound; a kind that is missing gives no bound. ``calibrated`` is False
-    when any number was not measured.
+    when any number was not measured. ``cores``: units beyond so many share the pipes of others;
+    0 where every unit has its own.
     """
 
     clock_ghz: float
@@ -68,6 +69,17 @@ class Machine:
     peak_bytes: float | None
     calibrated: bool
     document: str
+    cores: int = 0
+
+    def sharing(self, units: Column) -> Column:
+        """How many units take turns on the pipes of a core."""
+        if not self.cores:
+            return np.ones(np.shape(units))
+        return np.maximum(1.0, np.ceil(np.asarray(units) / self.cores))
+
+    def at_once(self, units: Column) -> Column:
+        """Units that run at full rate at once."""
+        return np.minimum(units, self.cores) if self.cores else units
 
 
 @dataclass(frozen=True)
@@ -114,10 +126,11 @@ def phase_times(facts: Facts, machine: Machine) -> dict[str, NDArray[np.float64]
 def phase_cycles(phase: Phase, machine: Machine, units: Column) -> Column:
     """Cycles of one phase on the busiest unit."""
     busiest = np.zeros(np.shape(units))
+    turns = machine.sharing(units)
     for cycles in phase.cycles.values():
-        busiest = np.maximum(busiest, cycles)
+        busiest = np.maximum(busiest, cycles * turns)
     for level, moved in phase.bytes.items():
-        busiest = np.maximum(busiest, moved / machine.bandwidth[level])
+        busiest = np.maximum(busiest, moved * turns / machine.bandwidth[level])
         if level in machine.shared_bandwidth:
             busiest = np.maximum(busiest, moved * units / machine.shared_bandwidth[level])
     return busiest + phase.overhead
@@ -130,7 +143,7 @@ def bound(facts: Facts, machine: Machine, *, cold: bool) -> NDArray[np.float64]:
     for kind, flops in facts.flops.items():
         peak = machine.peak_flops.get(kind)
         if peak:
-            out = np.maximum(out, flops / (peak * units) * 1e6)
+            out = np.maximum(out, flops / (peak * machine.at_once(units)) * 1e6)
     if cold and machine.peak_bytes:
         out = np.maximum(out, facts.compulsory_bytes / machine.peak_bytes * 1e6)
     return out

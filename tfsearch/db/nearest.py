@@ -18,7 +18,9 @@ _CLOSE_WORKLOADS = 32
 
 
 def nearest(connection: Connection, query: BestQuery, limit: int) -> list[Nearest]:
-    """Winners of finals with the fewest differing fields, nearest first, fastest first on a tie.
+    """Winners of finals with the fewest differing fields, nearest first.
+
+    On a tie those of which only the program's text differs come first, then the fastest.
 
     Looks at the workload itself, then at up to 2,000 tuned workloads of the same op (the most
     recent ones), then at other ops; where the workload has no final, its verified trials stand
@@ -34,8 +36,12 @@ def nearest(connection: Connection, query: BestQuery, limit: int) -> list[Neares
         differs = _differences(query, wanted, row)
         if differs:
             found[row.id] = Nearest(differs, row.id, row.median_us)
-    ordered = sorted(found.values(), key=lambda item: (len(item.differs), item.median_us))
+    ordered = sorted(found.values(), key=_order)
     return ordered[:limit]
+
+
+def _order(near: Nearest) -> tuple[int, bool, float]:
+    return len(near.differs), "workload.program" not in near.differs, near.median_us
 
 
 def _close_workloads(connection: Connection, query: BestQuery) -> list[int]:

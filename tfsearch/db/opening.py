@@ -92,6 +92,7 @@ def upgrade_store(url: str, *, timeout_s: float = DEFAULT_TIMEOUT_S) -> tuple[st
 
 def parse_url(url: str) -> URL:
     """Check a URL and make an SQLite path absolute; ``RequestError("db.url")``."""
+    url = str(url)  # from Python it may be a path or anything else
     try:
         parsed = make_url(url)
     except (exc.ArgumentError, ValueError):

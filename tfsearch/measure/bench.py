@@ -29,13 +29,14 @@ from tfsearch.measure.numerics import (
     Verdict,
     Verifier,
     check_outputs,
+    float_finding,
     inout_names,
     read_outputs,
     surroundings,
     write_inputs,
     write_poison,
 )
-from tfsearch.measure.protocols import Arguments, Loaded, Runner
+from tfsearch.measure.protocols import Arguments, Loaded, Placing, Runner, bind_timed
 from tfsearch.measure.statistics import is_slow
 
 Floats = NDArray[np.float64]
@@ -106,9 +107,13 @@ def import_factory(path: str) -> Callable[..., Any]:
 
 
 class Context:
-    """What a measuring process keeps between jobs: references, the fastest probes seen."""
+    """What a measuring process keeps between jobs: references, the fastest probes seen.
 
-    def __init__(self) -> None:
+    References are computed where ``runner`` places them.
+    """
+
+    def __init__(self, runner: Runner | None = None) -> None:
+        self._placement = runner.placement if isinstance(runner, Placing) else lambda _: None
         self._verifiers: OrderedDict[str, Verifier] = OrderedDict()
         self.fastest: dict[str, float] = {}
 
@@ -129,7 +134,7 @@ class Context:
             else:
                 from tfsearch.measure.oracle import HirOracle
 
-                oracle = HirOracle(job.workload, job.sizes)
+                oracle = HirOracle(job.workload, job.sizes, self._placement)
             found = Verifier(oracle, memory_bytes=job.limits.reference_bytes)
         self._verifiers[key] = found
         while len(self._verifiers) > _KEPT_WORKLOADS:
@@ -254,7 +259,7 @@ class Bench:
             self.content(index)
         for contestant in self.contestants:
             contestant.sets = [
-                contestant.loaded.bind(self.content(s).inputs) for s in range(self.set_count)
+                bind_timed(contestant.loaded, self.content(s).inputs) for s in range(self.set_count)
             ]
 
     def calibrate(self) -> None:
@@ -307,7 +312,9 @@ class Bench:
             if inout_names(contestant.loaded):
                 write_poison(contestant.loaded, arguments, case, self.groups % 2)
                 contestant.loaded.call(arguments)
-            finding = surroundings(contestant.loaded, arguments, case)
+            finding = float_finding()
+            if not finding.message:
+                finding = surroundings(contestant.loaded, arguments, case)
             if not finding.message:
                 outputs = read_outputs(arguments, case)
                 finding = check_outputs(outputs, case, self.groups % 2)

@@ -45,7 +45,8 @@ class Guarded(Protocol):
 
 def bits(array: Array) -> Array:
     """The same elements as unsigned integers of the same width (shape kept, may copy)."""
-    return np.ascontiguousarray(array).view(_UNSIGNED[array.dtype.itemsize])
+    dense = array if array.flags.c_contiguous else array.copy(order="C")
+    return dense.view(_UNSIGNED[array.dtype.itemsize])
 
 
 def poison_bits(dtype: np.dtype[Any], variant: int = 0) -> int:

@@ -6,26 +6,31 @@ cannot reach the protocol, which has descriptors of its own. It ends with its pa
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import json
 import os
 import signal
 import sys
 import threading
+import time
 import traceback
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from tfsearch.core import errors
-from tfsearch.core.errors import TfsearchError, UnavailableError
+from tfsearch.core.errors import RequestError, TfsearchError, UnavailableError
 from tfsearch.measure.bench import Context, import_factory
 from tfsearch.measure.clock import BACK, REFERENCE
 from tfsearch.measure.compare import Baseline, benchmark, final
 from tfsearch.measure.job import Limits, MeasureJob
-from tfsearch.measure.protocols import Runner
+from tfsearch.measure.protocols import Calibrating, Roomy, Runner
 from tfsearch.measure.run import measure
 
 _PR_SET_PDEATHSIG = 1  # <linux/prctl.h>
+
+IDLE_S = 0.005
 
 Reply = Mapping[str, Any]
 
@@ -45,7 +50,7 @@ def serve(config: Mapping[str, Any]) -> None:
         send(_error(error))
         return
     send({"kind": "ready"})
-    context = Context()
+    context = Context(runner)
     try:
         with os.fdopen(config["command"], encoding="utf-8") as commands:
             for line in commands:
@@ -74,7 +79,8 @@ def _answer(
         send({"kind": "phase", "phase": phase or last})
 
     try:
-        return {"kind": "result", "result": _execute(command, runner, context, report)}
+        result = _execute(command, runner, context, report)
+        return {"kind": "result", "result": result, "occupied": _occupied()}
     except TfsearchError as error:
         return _error(error)
     except Exception as error:  # noqa: BLE001 - the boundary of the process: told to the parent
@@ -83,12 +89,29 @@ def _answer(
         return {"kind": "exception", "message": text}
 
 
+def _occupied() -> bool:
+    """Whether a job left processes behind, or threads that go on using the processor."""
+    with contextlib.suppress(ChildProcessError):
+        os.waitpid(-1, os.WNOHANG)
+        return True
+    before = time.process_time()
+    time.sleep(IDLE_S)
+    return time.process_time() - before > IDLE_S / 5
+
+
 def _execute(
     command: Mapping[str, Any], runner: Runner, context: Context, report: Callable[[str], None]
 ) -> Any:
     if command["kind"] == "probe":
         return dict(runner.probe(command["names"]))
+    if command["kind"] == "calibrate":
+        if not isinstance(runner, Calibrating):
+            raise RequestError("calibrate.unsupported", "this device is not measured")
+        return {name: dict(fact) for name, fact in runner.calibrate().items()}
     jobs = [MeasureJob.from_json(item) for item in command["jobs"]]
+    if isinstance(runner, Roomy):
+        room = runner.room()
+        jobs = [replace(job, limits=job.limits.fitted(room)) for job in jobs]
     with _MemoryLimit(jobs[0].limits):
         if command["kind"] == "measure":
             return measure(jobs[0], runner, context, report).to_json()

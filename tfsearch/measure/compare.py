@@ -32,9 +32,10 @@ from tfsearch.measure.job import (
     Standing,
     protocol,
 )
-from tfsearch.measure.protocols import Loaded, Runner
+from tfsearch.measure.protocols import Loaded, Runner, device_conditions
 from tfsearch.measure.run import (
     EARLY_CHECKS,
+    device_record,
     interval_pair,
     machine_conditions,
     mode_conditions,
@@ -97,7 +98,7 @@ def final(
     the rounds. Raises ``RequestError`` without jobs or with jobs of different workloads.
     """
     _require_one_workload(jobs)
-    context = context or Context()
+    context = context or Context(runner)
     standings: dict[int, MeasureOutcome] = {}
     contestants: dict[int, Contestant] = {}
     for index, job in enumerate(jobs):
@@ -122,7 +123,7 @@ def benchmark(
     Ratios are time(baseline) / time(build): above 1 the build is faster. A baseline that does
     not verify keeps its status and is not timed.
     """
-    context = context or Context()
+    context = context or Context(runner)
     standings: dict[int, MeasureOutcome] = {}
     contestants: dict[int, Contestant] = {}
     try:
@@ -292,8 +293,10 @@ def _compare(
         with phase("bind", report):
             bench.bind()
         with phase("time", report):
+            before = device_conditions(runner)
             bench.calibrate()
             state.run()
+            device = device_record(before, device_conditions(runner))
     except Fault as fault:
         outcomes.update({index: _failed(fault) for index in columns})
         return _comparison(job, names, outcomes, {}, None, False, {})
@@ -301,6 +304,7 @@ def _compare(
         outcomes[columns[column]] = _failed(fault)
     conditions = {
         **machine_conditions(),
+        **device,
         "probes": watch.conditions(),
         "waits": watch.waits,
         "stopped": state.stopped,

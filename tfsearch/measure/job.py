@@ -10,6 +10,7 @@ from typing import Any
 from tfsearch.core.errors import InternalError, RequestError
 from tfsearch.core.launch import LaunchSpec
 from tfsearch.core.records import Accuracy, Measurement, Status, Verification, WorkloadRecord
+from tfsearch.measure.protocols import Room
 
 
 @dataclass(frozen=True)
@@ -69,6 +70,15 @@ class Limits:
     argument_bytes: int = 1 << 30
     reference_bytes: int = 1 << 30
     lost_ratio: float = 1.3
+
+    def fitted(self, room: Room) -> Limits:
+        """These limits on a device with memory of its own."""
+        return dataclasses.replace(
+            self,
+            argument_bytes=max(self.argument_bytes, room.argument_bytes),
+            reference_bytes=max(self.reference_bytes, room.reference_bytes),
+            memory_bytes=self.memory_bytes if room.bounded else 0,
+        )
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,7 @@ from tfsearch.ir.hir.rounding import round_values
 from tfsearch.measure.buffers import Guarded, bits, poison, poison_bits
 from tfsearch.measure.clock import BACK, REFERENCE
 from tfsearch.measure.inputs import Pass
-from tfsearch.measure.protocols import Arguments, Loaded
+from tfsearch.measure.protocols import Arguments, Filling, Loaded
 
 Array = NDArray[Any]
 
@@ -57,6 +57,12 @@ class Case:
 
     inputs: Mapping[str, Array]
     expected: Mapping[str, Expected]
+
+    @property
+    def place(self) -> str:
+        """Where the reference was computed: ``host`` or ``device``."""
+        on_host = all(isinstance(e.ref, np.ndarray) for e in self.expected.values())
+        return "host" if on_host else "device"
 
     @property
     def nbytes(self) -> int:
@@ -180,7 +186,9 @@ class Verifier:
             loaded.call(arguments)
             calls.append(time.perf_counter() - start)
             outputs = read_outputs(arguments, case)
-            finding = surroundings(loaded, arguments, case)
+            finding = float_finding()
+            if not finding.message:
+                finding = surroundings(loaded, arguments, case)
             if not finding.message:
                 finding = check_outputs(outputs, case, variant)
             worst = max(worst, finding.max_error)
@@ -191,6 +199,22 @@ class Verifier:
         if finding.message:
             return Status.NONDETERMINISTIC, Finding(worst, finding.message, finding.code)
         return Status.OK, Finding(worst)
+
+
+def float_finding() -> Finding:
+    """What is wrong when a call left this thread's floating-point mode changed.
+
+    Kernels after it, references and the caller's own arithmetic would all go by that mode.
+    """
+    tiny, half, one = sys.float_info.min, 0.5, float(len("1"))
+    if not tiny * half or not 5e-324 * one:
+        return Finding(
+            0.0, "the call leaves subnormal numbers flushed to zero", "verify.float-mode"
+        )
+    sums = one + 2.0**-60, -one - 2.0**-60, one - 2.0**-60
+    if sums != (1.0, -1.0, 1.0):
+        return Finding(0.0, "the call leaves another rounding mode set", "verify.float-mode")
+    return Finding(0.0)
 
 
 def inout_names(loaded: Loaded) -> frozenset[str]:
@@ -212,7 +236,11 @@ def write_poison(loaded: Loaded, arguments: Arguments, case: Case, variant: int)
         if spec.name in shared:
             arguments.write(spec.name, case.inputs[spec.name])
         elif spec.name in case.expected:
-            arguments.write(spec.name, poison(spec.shape, DType(spec.dtype).numpy, variant))
+            kind = DType(spec.dtype).numpy
+            if isinstance(arguments, Filling):
+                arguments.fill(spec.name, poison_bits(kind, variant))
+            else:
+                arguments.write(spec.name, poison(spec.shape, kind, variant))
 
 
 def read_outputs(arguments: Arguments, case: Case) -> dict[str, Array]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import numpy as np
 
@@ -22,6 +22,7 @@ from tfsearch.measure.inputs import (
     signature,
 )
 from tfsearch.measure.numerics import Case, Expected
+from tfsearch.measure.protocols import Place
 
 _HEADROOM = 0.25
 """Outputs of pass C stay below this share of their type's largest value: other orders of
@@ -32,17 +33,25 @@ _SCALES = tuple(2.0**-step for step in range(0, 64, 3))
 class HirOracle:
     """Cases of a workload whose program is canonical HIR text.
 
-    ``sizes`` binds dimensions that the text leaves as ranges. Raises ``RequestError`` for a
+    ``sizes`` binds dimensions that the text leaves as ranges. ``placement`` says for so many bytes
+    of arguments how inputs get to where the reference is computed. Raises ``RequestError`` for a
     program that cannot be parsed or keeps an unbound dimension.
     """
 
-    def __init__(self, workload: WorkloadRecord, sizes: Mapping[str, int] | None = None) -> None:
+    def __init__(
+        self,
+        workload: WorkloadRecord,
+        sizes: Mapping[str, int] | None = None,
+        placement: Callable[[int], Place | None] = lambda _: None,
+    ) -> None:
         self.program = parse_program(workload.program).bind(sizes or {})
         for item in self.program.inputs:
             _ = item.type.sizes
         self.accuracy = workload.accuracy
         self.reproducible = workload.reproducible
         self.constant_inputs = workload.constant_inputs
+        kinds = [*(item.type for item in self.program.inputs), *self.program.output_types]
+        self._place = placement(sum(kind.bytes for kind in kinds))
 
     def case(self, which: Pass, seed: int, constant_seed: int | None = None) -> Case:
         """See :class:`tfsearch.measure.numerics.Oracle`.
@@ -86,13 +95,15 @@ class HirOracle:
         if constant_seed is not None and constant_seed != seed:
             kept = make_inputs(self.program, which, constant_seed, limit=limit, scale=scale)
             inputs.update({name: kept[name] for name in self.constant_inputs})
-        return inputs
+        if self._place is None:
+            return inputs
+        return {name: self._place(array) for name, array in inputs.items()}
 
     def _exact(self, inputs: Mapping[str, Array]) -> dict[str, Expected]:
         found = evaluate(self.program, inputs, round_casts=True)
         expected: dict[str, Expected] = {}
         for (name, type_), value in zip(signature(self.program).items(), found, strict=True):
-            ref = round_values(type_.dtype, np.asarray(value, dtype=np.float64))
+            ref = round_values(type_.dtype, value.astype(np.float64))
             expected[name] = Expected(ref, ref, ref, exact=True)
         return expected
 

@@ -7,9 +7,10 @@ to be pickled.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -76,3 +77,94 @@ class Runner(Protocol):
     def close(self) -> None:
         """Give back what the runner holds."""
         ...
+
+
+@dataclass(frozen=True)
+class Room:
+    """What a runner's device has room for.
+
+    ``argument_bytes``: memory that all argument sets of a job may take together;
+    ``reference_bytes``: memory of the references kept between candidates. ``bounded``:
+    whether a limit on the process's address space makes sense there; a runtime that reserves
+    address space for its device's memory needs it to be off.
+    """
+
+    argument_bytes: int
+    reference_bytes: int
+    bounded: bool
+
+
+@runtime_checkable
+class Roomy(Protocol):
+    """A runner whose device has memory of its own."""
+
+    def room(self) -> Room:
+        """What it has room for."""
+        ...
+
+
+@runtime_checkable
+class Conditioned(Protocol):
+    """A runner that can tell what may have shaped a time."""
+
+    def conditions(self) -> Mapping[str, Any]:
+        """Which device it is and its clocks, power and temperature now, as plain JSON values."""
+        ...
+
+
+Place = Callable[[Array], Any]
+"""Puts a host array where references are computed; what comes back speaks NumPy's protocols."""
+
+
+@runtime_checkable
+class Placing(Protocol):
+    """A runner on whose device references can be computed."""
+
+    def placement(self, nbytes: int) -> Place | None:
+        """How arrays of a workload with so many bytes of arguments get there.
+
+        None where the host computes the reference: it is faster for small ones.
+        """
+        ...
+
+
+@runtime_checkable
+class Filling(Protocol):
+    """Arguments that can be filled without an array on the host."""
+
+    def fill(self, name: str, bits: int) -> None:
+        """Set every element of an argument to these bits."""
+        ...
+
+
+@runtime_checkable
+class Calibrating(Protocol):
+    """A runner that can measure its device."""
+
+    def calibrate(self) -> Mapping[str, Mapping[str, Any]]:
+        """Facts of a hardware document by name: ``value``, ``unit``, ``conditions``."""
+        ...
+
+
+@runtime_checkable
+class TimedBinding(Protocol):
+    """A loaded artifact that binds other memory for timing than for verification."""
+
+    def bind_timed(self, inputs: Mapping[str, Array]) -> Arguments:
+        """As :meth:`Loaded.bind`, with arguments aligned as the device's allocators align them.
+
+        Verification uses the least alignment that the kernel may rely on.
+        """
+        ...
+
+
+def bind_timed(loaded: Loaded, inputs: Mapping[str, Array]) -> Arguments:
+    """Arguments to time a loaded artifact on."""
+    if isinstance(loaded, TimedBinding):
+        return loaded.bind_timed(inputs)
+    return loaded.bind(inputs)
+
+
+def device_conditions(runner: Runner) -> dict[str, Any]:
+    """What the runner tells of its device now; empty where it tells nothing."""
+    return dict(runner.conditions()) if isinstance(runner, Conditioned) else {}

@@ -6,9 +6,10 @@ writes, in their order; one array, or a tuple of them.
 
 Nothing is known of what it computes, so the allowed error is found out by asking it: how much do
 its results move when the inputs move by one rounding of the accumulator, every input array as a
-whole, and every element on its own by a random sign? A result that sums k terms may be wrong by
-λ·k times that, and by λ·√k roundings of its own size (for k terms of one size both are the bound
-λ·√k·u·Σ|terms| of :mod:`tfsearch.ir.hir.budgets`).
+whole, and every element on its own by a normally distributed share of it (equal steps of either
+sign would leave some products of two inputs where they are)? A result that sums k terms may be
+wrong by λ·k times that, and by λ·√k roundings of its own size (for k terms of one size both are
+the bound λ·√k·u·Σ|terms| of :mod:`tfsearch.ir.hir.budgets`).
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ from tfsearch.measure.inputs import LARGEST_INTEGER, Pass, random_values
 from tfsearch.measure.numerics import Case, Expected
 
 Array = NDArray[Any]
-DRAWS = 4
+DRAWS = 8
 _HEADROOM = 0.25
 _SCALES = tuple(2.0**-step for step in range(0, 64, 3))
 _NARROW = {DType.BF16: 1, DType.I8: 1, DType.F16: 2}
@@ -211,8 +212,8 @@ class KernelOracle:
             for _ in range(DRAWS if arrays else 0):
                 moved = dict(wide)
                 for slot in arrays:
-                    signs = generator.integers(0, 1, size=slot.shape, endpoint=True, dtype=np.int8)
-                    moved[slot.name] = wide[slot.name] * (1.0 + unit * (2.0 * signs - 1.0))
+                    share = generator.standard_normal(slot.shape)
+                    moved[slot.name] = wide[slot.name] * (1.0 + unit * share)
                 for position, value in enumerate(self._call(moved)):
                     squares[position] += _finite((value - refs[position]) ** 2)
             return [

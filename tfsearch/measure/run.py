@@ -25,7 +25,7 @@ from tfsearch.measure.bench import (
     phase,
 )
 from tfsearch.measure.job import MeasureJob, MeasureOutcome, protocol
-from tfsearch.measure.protocols import Loaded, Runner
+from tfsearch.measure.protocols import Loaded, Runner, device_conditions
 from tfsearch.measure.statistics import (
     Interval,
     Split,
@@ -58,7 +58,7 @@ def measure(
     A candidate's fault becomes the outcome's status; errors that are not the candidate's (an
     unknown oracle, a broken invariant) are raised. ``report`` is told the name of each phase.
     """
-    context = context or Context()
+    context = context or Context(runner)
     start = time.monotonic()
     contestant: Contestant | None = None
     try:
@@ -142,11 +142,13 @@ def _measure(
     with phase("bind", report):
         bench.bind()
     with phase("time", report):
+        before = device_conditions(runner)
         deadline = time.monotonic() + job.limits.budget_s
         bench.calibrate()
         groups, stopped = _take_groups(job, bench, watch, deadline, report)
+        device = device_record(before, device_conditions(runner))
     require_right(bench, 0, report)
-    measurement = _measurement(job, bench, watch, groups, stopped)
+    measurement = _measurement(job, bench, watch, groups, stopped, device)
     with phase("time", report):
         require_plausible(measurement.median_us, job.lower_bound_us)
     return measurement
@@ -214,7 +216,12 @@ def split_samples(
 
 
 def _measurement(
-    job: MeasureJob, bench: Bench, watch: Watch, groups: Sequence[Group], stopped: str
+    job: MeasureJob,
+    bench: Bench,
+    watch: Watch,
+    groups: Sequence[Group],
+    stopped: str,
+    device: Mapping[str, Any],
 ) -> Measurement:
     samples, split = split_samples(groups, 0, watch.fastest)
     kept = samples if split.slow_only else samples[split.kept]
@@ -222,6 +229,7 @@ def _measurement(
     too_few = stopped == "budget" and found.count < StoppingRule.lost_least
     conditions = {
         **machine_conditions(),
+        **device,
         **mode_conditions(samples, split),
         "probes": watch.conditions(),
         "waits": watch.waits,
@@ -230,6 +238,7 @@ def _measurement(
         "batch": bench.contestants[0].batch,
         "sets": bench.set_count,
         "guards": bench.contestants[0].verdict.guarded,
+        "reference": bench.content(0).place,
     }
     return Measurement(
         tuple(float(x) for x in kept),
@@ -252,6 +261,23 @@ def mode_conditions(samples: np.ndarray[Any, np.dtype[np.float64]], split: Split
         "set_aside": 0 if split.slow_only else split.set_aside,
         "set_aside_us": [] if split.slow_only else [float(x) for x in samples[split.aside]],
         "drift": drift(kept),
+    }
+
+
+def device_record(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, Any]:
+    """What the device told before and after timing, as one condition; none where it tells nothing.
+
+    What is the same both times is said once.
+    """
+    if not before and not after:
+        return {}
+    same = {name: value for name, value in after.items() if before.get(name) == value}
+    return {
+        "device": {
+            **same,
+            "before": {name: value for name, value in before.items() if name not in same},
+            "after": {name: value for name, value in after.items() if name not in same},
+        }
     }
 
 

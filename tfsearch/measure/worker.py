@@ -30,6 +30,7 @@ from tfsearch.measure.process import Ended, Garbled, MeasuringProcess, Overdue, 
 LOCK_WAIT_S = 120.0
 START_S = 60.0
 PROBE_S = 60.0
+CALIBRATE_S = 300.0
 
 # After anything else the process may carry damage that a later candidate would be blamed for.
 _HARMLESS = frozenset({Status.OK, Status.LOAD_ERROR})
@@ -81,6 +82,7 @@ class Measurer:
         self._state = threading.Lock()
         self._busy = False
         self._cancelled = False
+        self._occupied = False
 
     def __enter__(self) -> Self:
         with self._turn:
@@ -148,6 +150,18 @@ class Measurer:
             raise UnavailableError("measure.probe", f"probing {self.selector}: {answer.message}")
         return answer
 
+    def calibrate(self) -> dict[str, dict[str, Any]]:
+        """Facts of the device as measured now; see :class:`tfsearch.measure.protocols.Calibrating`.
+
+        ``RequestError`` for a device that is not measured, ``UnavailableError`` when it fails.
+        """
+        answer = self._request({"kind": "calibrate"}, CALIBRATE_S, lambda _: True)
+        if isinstance(answer, _Failure):
+            raise UnavailableError(
+                "measure.calibrate", f"measuring {self.selector}: {answer.message}"
+            )
+        return answer
+
     def cancel(self) -> None:
         """From another thread: kill the job that runs now; its status becomes ``cancelled``."""
         with self._state:
@@ -195,7 +209,7 @@ class Measurer:
                 answer = self._exchange(process, payload, start + deadline_s)
                 cancelled = self._cancelled
             if not isinstance(answer, _Failure):
-                if not harmless(answer):
+                if self._occupied or not harmless(answer):
                     self._discard()
                 return answer
             self._discard()
@@ -242,6 +256,7 @@ class Measurer:
                         if phase == REFERENCE:
                             left, deadline = max(0.0, deadline - now), now + REFERENCE_S
                     case "result":
+                        self._occupied = bool(message["occupied"])
                         return message["result"]
                     case "error":
                         raise _rebuilt(message)

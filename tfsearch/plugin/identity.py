@@ -190,6 +190,19 @@ def still_current(
     return Verdict(not differs, differs, now, source, relowered)
 
 
+class BuildChanged(RequestError):
+    """A header or the compiler changed while a build was made, so its key is not known."""
+
+
+def require_unchanged(before: BuildKey, now: BuildKey) -> None:
+    """:class:`BuildChanged` (``build.changed``) where the keys before and after a build differ."""
+    differs = keys.differences(now.key_fields(), before.key_fields())
+    if differs:
+        raise BuildChanged(
+            "build.changed", f"{', '.join(sorted(differs))} changed during the build; try again"
+        )
+
+
 def lowered_source(problem: Problem, target: str, schedule: ScheduleRecord) -> Source:
     """A schedule's source as the generator emits it now.
 

@@ -105,21 +105,31 @@ def compile_text(text: str) -> tuple[str, bytes]:
     content: list[bytes] = []
 
     def work() -> dict[str, Any]:
-        outcome, data = _compile(json.loads(text))
+        outcome, data, key = _compile(json.loads(text))
         content.append(data)
-        return {**vars(outcome), "status": outcome.status.value}
+        return {"key": key, "outcome": {**vars(outcome), "status": outcome.status.value}}
 
     said = answer(work)
     return said, content[0] if content else b""
 
 
-def outcome_of(text: str) -> CompileOutcome:
-    """The outcome in an answer of :func:`compile_text`; raises the error that it carries."""
-    fields = dict(result_of(text))
-    return CompileOutcome(**{**fields, "status": Status(fields["status"])})
+def outcome_of(text: str, key: str) -> CompileOutcome:
+    """The outcome in an answer of :func:`compile_text`; raises the error that it carries.
+
+    ``UnavailableError`` when what the node has built has another key, as with other headers.
+    """
+    result = result_of(text)
+    fields = result["outcome"]
+    outcome = CompileOutcome(**{**fields, "status": Status(fields["status"])})
+    if outcome.status is Status.OK and result["key"] != key:
+        raise UnavailableError(
+            "fleet.build-differs",
+            "a node's build has another key than this machine's: its headers or its compiler differ",
+        )
+    return outcome
 
 
-def _compile(fields: Mapping[str, Any]) -> tuple[CompileOutcome, bytes]:
+def _compile(fields: Mapping[str, Any]) -> tuple[CompileOutcome, bytes, str]:
     compiler = _same(registry.get(fields["target"]), fields["toolchain"])
     given = fields["source"]
     source = Source(
@@ -140,7 +150,10 @@ def _compile(fields: Mapping[str, Any]) -> tuple[CompileOutcome, bytes]:
             timeout_s=fields["timeout_s"],
             memory_bytes=fields["memory_bytes"],
         )
-        return outcome, out.read_bytes() if outcome.status is Status.OK else b""
+        if outcome.status is not Status.OK:
+            return outcome, b"", ""
+        key = compiler.key(source, fields["flags"], fields["macros"])
+        return outcome, out.read_bytes(), key.key
 
 
 def _same(target: Target, digest: str) -> Compiler:

@@ -11,7 +11,7 @@ import json
 from collections.abc import Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from tfsearch.core import keys
 from tfsearch.core.launch import LaunchSpec
@@ -176,6 +176,50 @@ class Problem(Protocol):
 
         In the same accuracy class; None when there is none.
         """
+        ...
+
+
+@dataclass(frozen=True)
+class ArrayPlace:
+    """An array in a device's memory: where, what, and the selector of its device.
+
+    ``strides`` are in elements, ``dtype`` is the text of an element type.
+    """
+
+    address: int
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    dtype: str
+    selector: str
+
+
+@runtime_checkable
+class ArrayTarget(Protocol):
+    """A target whose devices have memory of their own, in which libraries keep arrays."""
+
+    def place_of(self, name: str, value: object) -> ArrayPlace:
+        """Where the array of argument ``name`` lies.
+
+        ``RequestError`` (``array.*``) for one that is not in the memory of a device of this target.
+        """
+        ...
+
+
+@runtime_checkable
+class Measurable(Protocol):
+    """A target whose devices can be measured; its runner is then a
+    :class:`tfsearch.measure.protocols.Calibrating`.
+    """
+
+    name: str
+    runner: str
+
+    def devices(self) -> Sequence[Device]:
+        """See :class:`Target`."""
+        ...
+
+    def document_path(self, device: Device) -> Path:
+        """Where the document of a measured device is kept and looked for."""
         ...
 
 

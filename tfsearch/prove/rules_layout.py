@@ -218,7 +218,7 @@ def check_fragment(site: CallSite) -> Iterable[str]:
             held = operand.buffer.shape[max(len(operand.buffer.shape) - rank, 0) :]
             starts = operand.starts[len(operand.starts) - len(held) :]
             parts = zip(held, operand.spec.shape, starts, strict=False)
-            if any(n % tile or site.scope.multiple(at) % tile for n, tile, at in parts):
+            if any(n < tile or site.scope.multiple(at) % tile for n, tile, at in parts):
                 yield (
                     f"operand {operand.spec.name} of {site.atom.id} is a whole fragment of "
                     f"{list(operand.spec.shape)}; {operand.buffer.name} holds {list(held)} from "

@@ -88,9 +88,15 @@ class Traffic:
     """Bytes moved per memory level, column by column.
 
     ``caches`` are the capacities in bytes, innermost first; what fits none is in memory.
+    ``turns`` is how many units share the caches of one; ``fetches``: a line in memory is read
+    before it is written.
     """
 
-    def __init__(self, caches: Sequence[float], length: int) -> None:
+    def __init__(
+        self, caches: Sequence[float], length: int, turns: Column = 1.0, *, fetches: bool = True
+    ) -> None:
+        self.turns = turns
+        self.fetches = fetches
         self.caches = tuple(caches[: len(LEVELS)])
         self.names = (*LEVELS[: len(self.caches)], MEMORY)
         self.bytes = {name: np.zeros(length) for name in self.names[1:]}
@@ -100,6 +106,7 @@ class Traffic:
 
         One number for one footprint, a column for a column.
         """
+        footprint = footprint * self.turns
         if np.ndim(footprint) == 0:
             return sum(int(footprint > size) for size in self.caches)
         out = np.zeros(np.shape(footprint), np.int8)
@@ -126,8 +133,8 @@ class Traffic:
                 moved += amount * np.equal(level, position)
 
     def write(self, level: Column, amount: Column, stream: Column) -> None:
-        """Stores: a line in memory is read before it is written, unless the stores stream."""
-        plain = np.where(level == self.memory, 2 * amount, amount)
+        """Stores: a line in memory may be read before it is written, unless they stream."""
+        plain = np.where(level == self.memory, (1 + self.fetches) * amount, amount)
         self.add(np.where(stream, self.memory, level), np.where(stream, amount, plain))
 
     def moved(self) -> dict[str, Column]:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from math import gcd
 
 from tfsearch.atoms.contract import Computation, Kind
 from tfsearch.atoms.table import AtomTable
@@ -30,7 +31,7 @@ from tfsearch.ir.hir.ops import (
 )
 from tfsearch.ir.hir.program import Program
 from tfsearch.ir.tir.builder import Builder
-from tfsearch.ir.tir.expr import Const, Expr, ExprLike, as_expr
+from tfsearch.ir.tir.expr import Const, Expr, ExprLike, as_expr, multiple_of
 from tfsearch.ir.tir.nodes import Buffer, MemorySpace, Scalar, Window, window
 
 _MOVES = frozenset({OpKind.BROADCAST, OpKind.TRANSPOSE, OpKind.RESHAPE})
@@ -92,6 +93,15 @@ def _comparison(program: Program, value: int, labels: Labels) -> tuple[int, Labe
         labels = operand_labels(program, value, labels)[0]
         value = program.ops[value].operands[0]
     return value, labels
+
+
+def alignment_of(memory: Window) -> int:
+    """Bytes that a window's address is a multiple of, as far as its starts show."""
+    buffer = memory.buffer
+    found = buffer.alignment
+    for start, stride in zip(memory.starts, buffer.dense_strides, strict=True):
+        found = gcd(found, multiple_of(start) * stride * buffer.dtype.bytes)
+    return found
 
 
 @dataclass(frozen=True)
@@ -247,7 +257,7 @@ class FragmentTile:
             return out
         strided = buffer.dense_strides[labels.index(self.lanes.axis)] != 1
         partial = not self.lanes.whole
-        fn = "strided" if strided else ""
+        fn = "strided" if strided else self._aligned(Kind.LOAD, (dtype, buffer.dtype), source)
         self.call(Kind.LOAD, fn, (dtype, buffer.dtype), out, source, partial=partial or strided)
         return out
 
@@ -265,8 +275,31 @@ class FragmentTile:
             return
         strided = buffer.dense_strides[labels.index(self.lanes.axis)] != 1
         partial = not self.lanes.whole
-        fn = "strided" if strided else "stream" if stream and not partial else ""
+        dtypes = (buffer.dtype, dtype)
+        fn = "strided" if strided else self._aligned(Kind.STORE, dtypes, target)
+        if stream and not strided and not partial and self._streams(dtypes, target):
+            fn = "stream"
         self.call(Kind.STORE, fn, (buffer.dtype, dtype), target, source, partial=partial or strided)
+
+    def _aligned(self, kind: Kind, dtypes: tuple[DType, ...], memory: Window) -> str:
+        """``aligned`` where the target has such an access and the place is aligned for it."""
+        fits = self._fits(kind, "aligned", dtypes, memory)
+        return "aligned" if fits else ""
+
+    def _streams(self, dtypes: tuple[DType, ...], memory: Window) -> bool:
+        """Whether a streamed store may go there; one that asks for no alignment always may."""
+        computes = Computation(Kind.STORE, "stream", (self.lanes.count,), dtypes)
+        found = self.owner.atoms.usable(computes)
+        return found is None or self._fits(Kind.STORE, "stream", dtypes, memory)
+
+    def _fits(self, kind: Kind, fn: str, dtypes: tuple[DType, ...], memory: Window) -> bool:
+        partial = not self.lanes.whole and fn != "stream"
+        computes = Computation(kind, fn, (self.lanes.count,), dtypes, partial=partial)
+        found = self.owner.atoms.usable(computes)
+        if found is None:
+            return False
+        spec = next(s for s in found.operands if s.spaces and MemorySpace.GLOBAL in s.spaces)
+        return alignment_of(memory) % spec.alignment == 0
 
     def prefetch(self, buffer: Buffer, labels: Labels) -> None:
         """Ask for the cache line of this fragment's first element ahead of its use."""

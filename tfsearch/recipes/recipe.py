@@ -7,15 +7,44 @@ how wide its vectors are, how many registers there are, how far a search may go.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Protocol
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
 
 from tfsearch.atoms.table import AtomTable
 from tfsearch.core.records import ParamValue, Refusal
 from tfsearch.cost.model import Facts
-from tfsearch.ir.tir.nodes import Module
+from tfsearch.ir.tir.nodes import MemorySpace, Module
 from tfsearch.ir.workload import Workload
+from tfsearch.recipes.counting import Traffic
 from tfsearch.space import Points, RecipeSpace
+
+
+@dataclass(frozen=True)
+class Team:
+    """Who executes a unit: ``warps`` of ``lanes`` threads each."""
+
+    warps: int
+    lanes: int
+
+
+@dataclass(frozen=True)
+class Crew:
+    """What units have in which teams of warps work side by side.
+
+    ``lanes`` of a warp; ``shared``: bytes of on-chip memory of a unit; ``registers`` of a unit, of
+    which a thread has at most ``most``; ``cluster``: units of the largest cluster; ``units`` that
+    run at once with all of that memory.
+    """
+
+    lanes: int
+    shared: int
+    registers: int
+    most: int
+    cluster: int
+    units: int
 
 
 @dataclass(frozen=True)
@@ -27,6 +56,11 @@ class Kit:
     unit counts worth trying; ``line`` the bytes of a cache line; ``caches`` the bytes of each of
     three levels, innermost first, per unit.
     ``cycles`` maps an atom to the cycles that one unit needs for it (reciprocal throughput).
+    ``cores``: units beyond so many share caches with others; 0 where every unit has its own.
+    ``fetches``: a cache line in memory is read before it is written in part or in whole.
+    ``teams`` are the threads among which fragments of so many lanes are shared out; a width that
+    is not in it is of one thread. ``staging`` is the memory of a unit for values that a later
+    pass reads back; None where there is none. ``crew``: None where units are of one team.
     """
 
     atoms: AtomTable
@@ -37,6 +71,29 @@ class Kit:
     cycles: Callable[[str], float]
     line: int = 64
     tiles: int = 0
+    cores: int = 0
+    fetches: bool = True
+    teams: Mapping[int, Team] = field(default_factory=dict[int, Team])
+    staging: MemorySpace | None = MemorySpace.LOCAL
+    crew: Crew | None = None
+
+    def traffic(self, units: NDArray[Any]) -> Traffic:
+        """Counts the bytes that a column of unit counts moves between memory levels."""
+        turns = self.turns(units)
+        return Traffic(self.caches, len(units), turns, fetches=self.fetches)
+
+    def turns(self, units: NDArray[Any]) -> NDArray[Any] | float:
+        """How many units share the caches of one core."""
+        return np.maximum(1.0, units / self.cores) if self.cores else 1.0
+
+
+def staffed(module: Module, kit: Kit, lanes: int) -> Module:
+    """The module with every kernel executed by the team for fragments of so many lanes."""
+    team = kit.teams.get(lanes)
+    if team is None:
+        return module
+    kernels = (replace(k, warps=team.warps, lanes=team.lanes) for k in module.kernels)
+    return Module(tuple(kernels))
 
 
 class Matched(Protocol):

@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from tfsearch.runtime.bundle import Bundle, export_bundle, load_bundle
     from tfsearch.runtime.kernel import Bound, Fallback, Kernel
     from tfsearch.runtime.operator import Operator, op
-    from tfsearch.runtime.serve import lookup
+    from tfsearch.runtime.serve import lookup, question_of
 
 _LAZY = {
     "Bound": "kernel",
@@ -22,6 +22,7 @@ _LAZY = {
     "load_bundle": "bundle",
     "lookup": "serve",
     "op": "operator",
+    "question_of": "serve",
 }
 
 __all__ = [
@@ -35,6 +36,7 @@ __all__ = [
     "load_bundle",
     "lookup",
     "op",
+    "question_of",
 ]
 
 

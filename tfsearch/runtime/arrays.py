@@ -31,6 +31,15 @@ _DLPACK_HOST = (1, 3, 11)
 """Device types of host memory in dlpack.h: kDLCPU, kDLCUDAHost, kDLROCMHost."""
 
 
+def on_host(value: Any) -> bool:
+    """Whether the host can read an object's memory, or it is no array at all."""
+    if isinstance(value, np.ndarray) or hasattr(value, "__array_interface__"):
+        return True
+    if hasattr(value, "__dlpack_device__"):
+        return int(value.__dlpack_device__()[0]) in _DLPACK_HOST
+    return not hasattr(value, "__cuda_array_interface__")
+
+
 def as_host(name: str, value: object) -> Array:
     """The argument as a NumPy array over the same memory.
 

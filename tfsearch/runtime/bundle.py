@@ -29,12 +29,13 @@ from tfsearch.core.errors import (
 )
 from tfsearch.core.launch import LaunchSpec
 from tfsearch.core.records import ScheduleRecord, ServedBy
-from tfsearch.ir.hir.named import Op, named_workload
+from tfsearch.ir.hir.named import Op
 from tfsearch.measure.job import workload_from, workload_json
 from tfsearch.plugin import registry
 from tfsearch.plugin.target import Device, Target
 from tfsearch.runtime.kernel import Kernel
 from tfsearch.runtime.kernelrecord import KernelRecord
+from tfsearch.runtime.serve import question_of
 from tfsearch.runtime.serving import (
     Found,
     Place,
@@ -82,8 +83,12 @@ class Bundle:
         return tuple(entry.record for entry in self._entries.values())
 
     def lookup(self, op: Op, **options: Any) -> Kernel:
-        """The kernel of a workload; ``NotRecordedError`` (``bundle.not-recorded``) if none."""
-        return self.kernel(named_workload(op, options).key)
+        """The kernel of a workload; ``NotRecordedError`` (``bundle.not-recorded``) if none.
+
+        Options are those of :func:`tfsearch.lookup`; the target, the compiler and its flags are
+        the bundle's, whatever they say.
+        """
+        return self.kernel(question_of(op, options).workload.record.key)
 
     def kernel(self, workload_key: str) -> Kernel:
         """The kernel of a workload by key, loaded on first use."""

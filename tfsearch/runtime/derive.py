@@ -8,7 +8,7 @@ from typing import Any
 
 from tfsearch.core.errors import RequestError
 from tfsearch.ir.dtypes import DATA_TYPES, DTYPE_NAMES, DType
-from tfsearch.ir.hir.builtins import BUILTINS, Builtin, OptionKind, parse_option
+from tfsearch.ir.hir.builtins import BUILTINS, Builtin, OptionKind, parse_option, unknown_op
 from tfsearch.ir.hir.load import InputShape, Traceable
 from tfsearch.ir.hir.named import CLASSES, Op, named_workload, traceable
 from tfsearch.ir.hir.program import Program
@@ -83,9 +83,7 @@ def _read_off(shape: InputShape, array: Array, options: Options, found: dict[str
 def _builtin(op: str, arrays: Sequence[Array], options: Options) -> Derived:
     """See :func:`derive`: a built-in op."""
     if op not in BUILTINS:
-        raise RequestError(
-            "workload.unknown-op", f"unknown op {op!r}; known ops: {', '.join(BUILTINS)}"
-        )
+        raise unknown_op(op)
     builtin = BUILTINS[op]
     known = {option.name: option for option in builtin.options}
     given = {name: value for name, value in options.items() if name not in CLASSES}

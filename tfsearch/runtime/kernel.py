@@ -28,6 +28,7 @@ from tfsearch.runtime.arrays import (
     lasting,
     like,
 )
+from tfsearch.runtime.device import DeviceCaller, DeviceLoaded
 from tfsearch.runtime.kernelrecord import KernelRecord
 from tfsearch.runtime.native import NativeEntry, NativeLoaded, call_copying, failed
 
@@ -58,6 +59,11 @@ class Kernel:
             self._outputs = _output_checks(program, loaded)
         self._first = self._inputs[0].name if self._inputs else ""
         self._native = isinstance(loaded, NativeLoaded)
+        self._device: DeviceCaller | None = None
+        if isinstance(loaded, DeviceLoaded):
+            self._device = loaded.caller(
+                [check.spec for check in self._inputs], [check.spec for check in self._outputs]
+            )
         self._prepares: tuple[_Prepare, ...] = ()
         if isinstance(loaded, NativeLoaded):
             self._main = NativeEntry(loaded, loaded.launch.main)
@@ -86,6 +92,8 @@ class Kernel:
         ``RequestError`` (``array.*``) for arrays that do not fit, ``UnavailableError``
         (``kernel.failed``) when the device fails.
         """
+        if self._device is not None:
+            return self._device(arrays, out)
         hosts = self._hosts(arrays)
         places = [check.address(a) for check, a in zip(self._inputs, hosts, strict=True)]
         if out is None:
@@ -107,12 +115,14 @@ class Kernel:
             self._main.call([every[i] for i in self._order])
         return out
 
-    def bind(self, *arrays: Any, out: Out = None) -> Bound:
+    def bind(self, *arrays: Any, out: Out = None) -> Bound | Callable[[], Any]:
         """Everything about a call done ahead: checks, outputs, addresses, prepared inputs.
 
         The arrays are held and read anew at every call; constant inputs are read now. Errors as
-        in a call.
+        in a call. On a device, for the stream that is current now.
         """
+        if self._device is not None:
+            return self._device.bind(arrays, out)
         hosts = self._hosts(arrays)
         places = [check.address(a) for check, a in zip(self._inputs, hosts, strict=True)]
         given = out is not None

@@ -13,7 +13,7 @@ from tfsearch.core import settings as core_settings
 from tfsearch.core.errors import NotRecordedError, RequestError, UnavailableError
 from tfsearch.core.records import ServedBy
 from tfsearch.core.settings import Settings
-from tfsearch.ir.hir.builtins import BUILTINS
+from tfsearch.ir.hir.builtins import BUILTINS, unknown_op
 from tfsearch.ir.hir.named import CLASSES, Op, traceable
 from tfsearch.ir.workload import Workload
 from tfsearch.runtime.arrays import (
@@ -24,8 +24,10 @@ from tfsearch.runtime.arrays import (
     element_strides,
     empty,
     like,
+    on_host,
 )
 from tfsearch.runtime.derive import Derived, derive
+from tfsearch.runtime.foreign import Placed, placed
 from tfsearch.runtime.kernel import Fallback, Kernel, Out
 from tfsearch.runtime.serve import serve, split_options
 from tfsearch.runtime.serving import Question, check_allow, opened
@@ -79,9 +81,7 @@ class Operator:
         self._routes: dict[_Shape, _Route] = {}
         self._last = threading.local()
         if isinstance(op, str) and op not in BUILTINS and ":" not in op:
-            raise RequestError(
-                "workload.unknown-op", f"unknown op {op!r}; known ops: {', '.join(BUILTINS)}"
-            )
+            raise unknown_op(op)
 
     def __repr__(self) -> str:
         return f"<Operator {self.name}>"
@@ -113,6 +113,8 @@ class Operator:
         that says what the nearest record differs in. ``RequestError`` for arrays that do not
         fit. Outputs are of the kind of the first array; ``out`` is written to and returned.
         """
+        if not all(type(a) is np.ndarray or on_host(a) for a in arrays):
+            return self._on_device(arrays, out, options, fallback)
         hosts = [a if type(a) is np.ndarray else as_host(str(i), a) for i, a in enumerate(arrays)]
         key = self._key(hosts, out, options, fallback)
         route = self._routes.get(key)
@@ -130,8 +132,62 @@ class Operator:
             return self._indirect(route, kernel, arrays, hosts, out)
         return kernel(*arrays, out=out)
 
+    def _on_device(
+        self, arrays: Sequence[Any], out: Out, options: dict[str, Any], fallback: Any
+    ) -> Any:
+        """A call on arrays in a device's memory: on their device, nothing is copied."""
+        outs = () if out is None else out if isinstance(out, (tuple, list)) else (out,)
+        found = placed(arrays, outs, MOST_ALIGNMENT)
+        _refuse_layouts(options)
+        parts: list[Any] = [(a.shape, a.dtype, a.strides) for a in found.shadows]
+        plain = ((n, tuple(v) if isinstance(v, list) else v) for n, v in options.items())
+        key = (
+            found.target,
+            found.selector,
+            *parts,
+            found.alignment,
+            tuple(sorted(plain)),
+            fallback,
+        )
+        route = self._routes.get(key)
+        if route is None:
+            route = self._device_route(found, options, fallback)
+            if len(self._routes) >= ROUTES_KEPT:
+                self._routes.clear()
+            self._routes[key] = route
+        self._last.served_by = route.kernel.served_by
+        self._last.staged = False
+        turned = [
+            a.swapaxes(-1, -2) if swap else a for a, swap in zip(arrays, route.swapped, strict=True)
+        ]
+        return route.kernel(*turned, out=out)
+
+    def _device_route(self, found: Placed, options: dict[str, Any], fallback: Any) -> _Route:
+        own = fallback or self.fallback
+        self._program = self._program or traceable(self._op)
+        derived = derive(
+            self._program or self._op, found.shadows, {**self._options, **options, **self._classes}
+        )
+        settings = core_settings.load(self._db)
+        place = {"target": found.target, "device": found.selector}
+        recorded = _recorded(derived.workload, found.alignment, settings)
+        for alignment in (c for c in recorded if c <= found.alignment):
+            try:
+                return _Route(
+                    serve(self._asked(derived, alignment, place), settings), derived.swapped
+                )
+            except NotRecordedError:
+                continue  # recorded for another device or compiler
+            except UnavailableError:
+                if own is None:
+                    raise
+        asked = self._asked(derived, found.alignment, place)
+        return _Route(serve(asked, settings, allow=self._allow, fallback=own), derived.swapped)
+
     def kernel(self, *arrays: Any, **options: Any) -> Kernel | Fallback:
         """The kernel that a call with these arrays uses; errors as in a call."""
+        if not all(on_host(a) for a in arrays):
+            return self._device_route(placed(arrays, (), MOST_ALIGNMENT), options, None).kernel
         hosts = [as_host(str(i), a) for i, a in enumerate(arrays)]
         return self._find(hosts, None, options, None).kernel
 
@@ -182,9 +238,11 @@ class Operator:
         asked = self._asked(derived, have)
         return _Route(serve(asked, settings, allow=self._allow, fallback=own), derived.swapped)
 
-    def _asked(self, derived: Derived, alignment: int) -> Question:
+    def _asked(
+        self, derived: Derived, alignment: int, place: Mapping[str, str] | None = None
+    ) -> Question:
         workload = replace(derived.workload, alignment=alignment)
-        return Question(workload, **self._question)
+        return Question(workload, **{**self._question, **(place or {})})
 
     def _indirect(
         self,

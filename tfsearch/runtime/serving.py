@@ -121,21 +121,39 @@ class Missed(NotRecordedError):
 
     def __init__(self, place: Place, nearest: Sequence[Nearest]) -> None:
         work = place.question.workload.record
-        dims = " ".join(f"{name}={value}" for name, value in work.dims.items())
-        text = (
-            f"no kernel is recorded for {work.op} {dims} dtype={work.dtype} on {place.target.name}"
-        )
-        if nearest:
+        text = f"no kernel is recorded for {work.label} on {place.target.name}"
+        if nearest and "workload.op" in nearest[0].differs:
+            text += f"; nothing is recorded for {work.op} yet"
+        elif nearest:
             shown = list(nearest[0].differs.items())[:3]
-            parts = [f"{name} is {_short(b)} there, {_short(a)} here" for name, (a, b) in shown]
-            text += f"; the nearest record differs: {'; '.join(parts)}"
+            text += "; the nearest record differs: "
+            text += "; ".join(_difference(name, here, there) for name, (here, there) in shown)
         super().__init__("lookup.not-recorded", f"{text}; run tfsearch tune")
         self.nearest = tuple(nearest)
 
 
-def _short(value: object) -> str:
-    text = str(value)
-    return text if len(text) <= 40 else text[:37] + "…"
+_SHOWN, _BEFORE = 40, 20
+
+
+def _difference(name: str, here: object, there: object) -> str:
+    """One field; of long texts the place where they part."""
+    mine, other = _text(here), _text(there)
+    start = 0
+    if len(mine) > _SHOWN and len(other) > _SHOWN:
+        pairs = enumerate(zip(mine, other, strict=False))
+        same = next((at for at, (a, b) in pairs if a != b), min(len(mine), len(other)))
+        start = mine.rfind(" ", 0, max(0, same - 1)) + 1 if same > _BEFORE else 0
+    return f"{name} is {_short(other, start)} there, {_short(mine, start)} here"
+
+
+def _text(value: object) -> str:
+    return "absent" if value is None else str(value)
+
+
+def _short(text: str, start: int) -> str:
+    if start:
+        return f"…{text[start : start + _BEFORE]}…"
+    return text if len(text) <= _SHOWN else text[: _SHOWN - 3] + "…"
 
 
 class BuildFailed(UnavailableError):
@@ -322,9 +340,9 @@ def build(place: Place, compiler: Compiler, source: Source) -> Path:
     """Compile a source into the user's own store and note the key of the build.
 
     The path is that of a temporary file where the store cannot be written. :class:`BuildFailed`
-    when the compiler fails.
+    when the compiler fails, ``RequestError`` (``build.changed``) when a header changes meanwhile.
     """
-    key = compiler.key(source, place.question.flags, place.question.macros).key
+    key = compiler.key(source, place.question.flags, place.question.macros)
     with delivering():
         folder = Path(tempfile.mkdtemp(prefix="tfsearch-build-"))
         out = folder / "artifact"
@@ -339,10 +357,16 @@ def build(place: Place, compiler: Compiler, source: Source) -> Path:
     if outcome.status is not Status.OK:
         _remove(folder)
         raise BuildFailed(outcome.status, outcome.log)
+    try:
+        now = compiler.key(source, place.question.flags, place.question.macros)
+        identity.require_unchanged(key, now)
+    except TfsearchError:
+        _remove(folder)
+        raise
     store = place.artifacts
     try:
         digest = store.put_file(out)
-        store.note(key, digest)
+        store.note(key.key, digest)
         kept = store.path(digest)
     except NotSavedError:
         return out  # a read-only or full store: loaded from the private temporary folder

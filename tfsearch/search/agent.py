@@ -16,6 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from tfsearch.core import strict
 from tfsearch.core.errors import TfsearchError
 from tfsearch.core.records import ParamValue
 from tfsearch.search.base import Base
@@ -193,9 +194,14 @@ class Agent(Base):
         if not line:
             raise Bad("malformed", "the line is too long")
         try:
-            message: Any = json.loads(line)
-        except (ValueError, RecursionError):
-            raise Bad("malformed", "the line is not JSON") from None
+            message: Any = strict.loads(line)
+        except ValueError as error:
+            why = (
+                ""
+                if isinstance(error, (json.JSONDecodeError, UnicodeDecodeError))
+                else f": {error}"
+            )
+            raise Bad("malformed", f"the line is not JSON{why}") from None
         if not isinstance(message, dict):
             raise Bad("malformed", "a message is a JSON object")
         fields: dict[str, Any] = message  # pyright: ignore[reportUnknownVariableType]

@@ -86,7 +86,7 @@ class LineProcess:
 
     def send(self, message: Mapping[str, Any]) -> None:
         """Queue a message and send what can be sent without waiting."""
-        self._unsent += json.dumps(message, allow_nan=False).encode() + b"\n"
+        self._unsent += json.dumps(message, allow_nan=False, default=str).encode() + b"\n"
         if len(self._unsent) > MOST_UNREAD:
             raise Ended("it does not read what it is sent")
         self._write()

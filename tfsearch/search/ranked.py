@@ -95,7 +95,7 @@ class Ranked(Base):
             time_us = time_of(result)
             residual = FAILED
             if time_us is not None and estimate > 0:
-                residual = math.log(time_us / estimate)
+                residual = math.log(time_us) - math.log(estimate)
             failed = time_us is None
             self._residuals.append((point, residual, failed))
             self._pool.learn(self.problem, point, residual, failed=failed)

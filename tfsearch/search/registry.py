@@ -190,6 +190,9 @@ def _predicts(context: PolicyContext) -> bool:
     return len(known) * 2 > len(pool) and float(np.ptp(known)) > 0
 
 
+_EVOLUTIONARY = ("population", "mutation")
+_SURROGATE = ("explore", "slow", "trust")
+
 POLICIES: dict[str, PolicyEntry] = {
     "agent": PolicyEntry(_agent, text="command"),
     "auto": PolicyEntry(_auto),
@@ -197,10 +200,10 @@ POLICIES: dict[str, PolicyEntry] = {
     "random": PolicyEntry(_random),
     "exhaustive": PolicyEntry(_exhaustive, ("prune",)),
     "local": PolicyEntry(_local),
-    "evolutionary": PolicyEntry(_evolutionary, ("population", "mutation")),
+    "evolutionary": PolicyEntry(_evolutionary, _EVOLUTIONARY),
     "optuna": PolicyEntry(_optuna, ("variant",)),
-    "portfolio": PolicyEntry(_portfolio),
-    "surrogate": PolicyEntry(_surrogate, ("explore", "slow", "trust")),
+    "portfolio": PolicyEntry(_portfolio, (*_SURROGATE, *_EVOLUTIONARY)),
+    "surrogate": PolicyEntry(_surrogate, _SURROGATE),
 }
 
 
@@ -209,7 +212,7 @@ def parse_policy(text: str) -> tuple[str, dict[str, str]]:
 
     ``RequestError`` for an unknown policy or option, listing the known ones.
     """
-    name, _, rest = text.partition(":")
+    name, _, rest = str(text).partition(":")
     if name not in POLICIES:
         raise RequestError(
             "policy.unknown", f"unknown policy {name!r}; known policies: {', '.join(POLICIES)}"

@@ -9,10 +9,11 @@ sees it, so a study holds legal points only.
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import inspect
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -304,10 +305,10 @@ class OptunaPolicy(Base):
         inner = sampler(self._variant, _mixed(self._seed, self._proposed))
         self.study.sampler = LegalSampler(inner, self._encoding, self._legal)
         self._proposed += 1
-        with warnings.catch_warnings():
+        with _quiet(), warnings.catch_warnings():
             warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
             trial = self.study.ask()
-        point = self._encoding.suggest(trial)
+            point = self._encoding.suggest(trial)
         row = self._table.row(point)
         assert row is not None
         self._close(row)
@@ -336,10 +337,17 @@ def _mixed(seed: int, count: int) -> int:
     return int(np.random.SeedSequence([seed, count]).generate_state(1)[0])
 
 
-def _quiet_study(inner: BaseSampler) -> Study:
+@contextlib.contextmanager
+def _quiet() -> Generator[None]:
+    """Without Optuna's notes on every study and on every parameter that a sampler leaves out."""
     before = optuna.logging.get_verbosity()
-    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
     try:
-        return optuna.create_study(sampler=inner)
+        yield
     finally:
         optuna.logging.set_verbosity(before)
+
+
+def _quiet_study(inner: BaseSampler) -> Study:
+    with _quiet():
+        return optuna.create_study(sampler=inner)

@@ -29,6 +29,7 @@ _MEMORY = re.compile(
     r"|OutOfMemory|failed to map segment|annot allocate"
 )
 _DIAGNOSTIC = re.compile(r"\S+:\d+(:\d+)?: (fatal error|error|warning|note):")
+_LAST_SIGNAL = 64
 _CPU_TIME = re.compile(r"CPU time limit exceeded signal terminated")
 
 
@@ -139,7 +140,7 @@ def classify(done: Completed, sources: Sequence[str]) -> tuple[Status, str]:
             return Status.COMPILE_CRASH, line.strip()
     if done.returncode == 0:
         return Status.COMPILE_ERROR, "the compiler reported success but wrote no output"
-    if done.returncode > 128:
+    if 128 < done.returncode <= 128 + _LAST_SIGNAL:
         name = signal_name(128 - done.returncode)
         return Status.COMPILE_CRASH, f"the compiler was killed by {name}"
     return Status.COMPILE_ERROR, reason(done)

@@ -291,9 +291,8 @@ class Toolchain:
         self._store.flush()
         return value
 
-    def _preprocess(self, folder: Path, name: str, deps: str, flags: Sequence[str]) -> Completed:
-        command = [*self._driver, *self.base_flags, *flags, "-v", "-M", "-MF", deps, name]
-        return self._run(command, folder)
+    def _preprocess(self, folder: Path, name: str, options: Sequence[str]) -> Completed:
+        return self._run([*self._driver, *self.base_flags, *options, name], folder)
 
     def _run(self, command: Sequence[str], folder: Path) -> Completed:
         return run_limited(

@@ -38,6 +38,7 @@ _TABLE: tuple[tuple[str, str, str], ...] = (
     ("-f", "profile auto-profile cs-profile branch-prob test-coverage coverage", _FILES),
     ("-f", "xray instrument sanitize split-stack gnu-tm stack-usage callgraph-info", _FILES),
     ("-f", "opt-info save-optimization crash-diag proc-stat time-trace dump ada", _FILES),
+    ("-f", "randomize-layout-seed-file basic-block-sections=list", _FILES),
     ("-", "p$ pg$ coverage -coverage save-temps gsplit-dwarf aux-info", _FILES),
     ("-f", "openmp$ openmp= openmp-targets openacc tree-parallelize-loops", _THREADS),
     ("-", "m32$ mx32$ m16$ target -target arch$", _LOAD),

@@ -10,6 +10,7 @@ from types import TracebackType
 from tfsearch.core.errors import TfsearchError, UnavailableError
 from tfsearch.core.records import BuildKey, BuildRecord, Status
 from tfsearch.measure.pool import CompilePool, Done
+from tfsearch.plugin import identity
 from tfsearch.plugin.target import CompileOutcome, Source
 from tfsearch.toolchain.room import delivering
 from tfsearch.tune.fleet import Fleet
@@ -60,7 +61,7 @@ class Builder:
             self._known[tag] = recorded
             return
         self._running.add(tag)
-        self._pool.submit(tag, self._compile, source, self._folder / tag)
+        self._pool.submit(tag, self._compile, source, key, self._folder / tag)
 
     def wait(self, key: BuildKey) -> Built | Failure:
         """The outcome of a build that was started; a failure has the compiler's status.
@@ -75,6 +76,8 @@ class Builder:
         error = self._done[tag].error
         if isinstance(error, UnavailableError):
             raise error
+        if isinstance(error, identity.BuildChanged):
+            return Failure(Status.CANCELLED, error.code, "compile", error.message)
         if isinstance(error, TfsearchError):
             return Failure(Status.COMPILE_ERROR, error.code, "compile", shortened(error.message))
         if error is not None:
@@ -110,18 +113,19 @@ class Builder:
         self._running.discard(tag)
         self._done[tag] = done
 
-    def _compile(self, source: Source, out: Path) -> CompileOutcome:
+    def _compile(self, source: Source, key: BuildKey, out: Path) -> CompileOutcome:
         request = self._plan.request
         with delivering():
             if self._fleet is not None:
                 return self._fleet.compile(
                     self._plan,
                     source,
+                    key,
                     out,
                     timeout_s=COMPILE_TIMEOUT_S,
                     memory_bytes=COMPILE_MEMORY_BYTES,
                 )
-            return self._plan.compiler.compile(
+            outcome = self._plan.compiler.compile(
                 source,
                 request.flags,
                 request.macros,
@@ -129,3 +133,7 @@ class Builder:
                 timeout_s=COMPILE_TIMEOUT_S,
                 memory_bytes=COMPILE_MEMORY_BYTES,
             )
+        if outcome.status is Status.OK:
+            now = self._plan.compiler.key(source, request.flags, request.macros)
+            identity.require_unchanged(key, now)
+        return outcome

@@ -8,7 +8,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from tfsearch.core.errors import RequestError, UnavailableError
-from tfsearch.core.records import Status
+from tfsearch.core.records import BuildKey, Status
 from tfsearch.plugin import registry, remote
 from tfsearch.plugin.target import CompileOutcome, Device, Source, Target
 from tfsearch.space.file import KernelWorkload
@@ -118,7 +118,14 @@ class Fleet:
         return self._slots
 
     def compile(
-        self, plan: Plan, source: Source, out: Path, *, timeout_s: float, memory_bytes: int
+        self,
+        plan: Plan,
+        source: Source,
+        key: BuildKey,
+        out: Path,
+        *,
+        timeout_s: float,
+        memory_bytes: int,
     ) -> CompileOutcome:
         """Compile on a node, and bring the artifact here; from any thread."""
         text = remote.compile_request(
@@ -132,7 +139,7 @@ class Fleet:
         )
         limit = timeout_s + ANSWER_S
         said, content = self._ray.call_with(self._build, remote.COMPILE, text, limit)
-        outcome = remote.outcome_of(said)
+        outcome = remote.outcome_of(said, key.key)
         if outcome.status is Status.OK:
             out.write_bytes(content)
         return outcome

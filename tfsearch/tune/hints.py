@@ -1,27 +1,34 @@
-"""What earlier sessions suggest to try first: neighbours of the best of similar workloads."""
+"""What earlier sessions suggest to try first: winners of similar workloads and their neighbours."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from tfsearch.core.records import ScheduleRecord, WorkloadRecord
-from tfsearch.space import Point
+import numpy as np
+
+from tfsearch.core.records import ParamValue, ScheduleRecord, WorkloadRecord
+from tfsearch.search.scan import predict_points
+from tfsearch.space import Parameter, Point
 from tfsearch.tune.recorder import Recorder
 from tfsearch.tune.request import Plan
 
 LOOKED_AT = 200
 """Workloads of the same op that are compared by their dimensions."""
-SIMILAR = 4
-MOST = 4
+ASKED = 12
+"""Of these, the nearest whose winner is asked for."""
+WINNERS = 4
+NEIGHBOURS = 4
 
 
 def similar_points(plan: Plan, recorder: Recorder) -> list[Point]:
-    """At most ``MOST`` legal points: winners of similar workloads, as they are or one move away.
+    """Legal points: winners of similar workloads, the nearest first, then their neighbours.
 
     Similar is a workload of the same op, dtype and accuracy class; near is a small sum of
-    logarithmic distances of the dimensions. What worked there is tried early here, nothing more.
+    logarithmic distances of the dimensions. A winner that is not legal here stands for the legal
+    point nearest to it. Of the neighbours, one move away, those are taken that the model likes
+    best. What worked there is tried early here, nothing more.
     """
     own = plan.workload
     known = recorder.read(lambda store: store.workloads(op=own.op, limit=LOOKED_AT)) or []
@@ -33,13 +40,26 @@ def similar_points(plan: Plan, recorder: Recorder) -> list[Point]:
         and (distance := _distance(own.dims, other.dims)) is not None
     ]
     others.sort(key=lambda pair: (pair[0], pair[1].key))
-    out: list[Point] = []
-    for _, other in others[:SIMILAR]:
+    winners: list[Point] = []
+    for _, other in others[:ASKED]:
         schedule = _winner(plan, recorder, other)
         point = None if schedule is None else _legal(plan, schedule)
-        if point is not None and point not in out:
-            out.append(point)
-    return out[:MOST]
+        if point is not None and point not in winners:
+            winners.append(point)
+        if len(winners) == WINNERS:
+            break
+    near = [near for point in winners for near in plan.space.neighbours(point)]
+    near = [point for point in dict.fromkeys(near) if point not in winners]
+    return [*winners, *_best(plan, near, NEIGHBOURS)]
+
+
+def _best(plan: Plan, points: Sequence[Point], count: int) -> list[Point]:
+    """The ``count`` best by estimate, ties in order."""
+    if not points:
+        return []
+    estimate, _ = predict_points(plan, points)
+    order = np.argsort(np.where(np.isnan(estimate), np.inf, estimate), kind="stable")
+    return [points[int(place)] for place in order[:count]]
 
 
 def _winner(plan: Plan, recorder: Recorder, other: WorkloadRecord) -> ScheduleRecord | None:
@@ -49,18 +69,46 @@ def _winner(plan: Plan, recorder: Recorder, other: WorkloadRecord) -> ScheduleRe
 
 
 def _legal(plan: Plan, schedule: ScheduleRecord) -> Point | None:
-    """The schedule's point here, or the first legal one a single move away."""
+    """The schedule's point here, or the model's best of the legal ones least far from it.
+
+    Values that a domain lacks become the nearest that it has, or make it no point here.
+    """
     names = [recipe.name for recipe in plan.space.recipes]
     if schedule.recipe not in names:
         return None
     recipe = plan.space.recipe(schedule.recipe)
-    point = Point(schedule.recipe, dict(schedule.params))
-    if recipe.domain_refusals(point.params):
+    if set(schedule.params) != set(recipe.by_name):
         return None
+    params: dict[str, ParamValue] = {}
+    for parameter in recipe.parameters:
+        value = _nearest(parameter, schedule.params[parameter.name])
+        if value is None:
+            return None
+        params[parameter.name] = value
+    point = Point(schedule.recipe, params)
     if not plan.space.check(point):
         return point
-    near = plan.space.neighbours(point)
-    return near[0] if near else None
+    one = plan.space.neighbours(point)
+    # Neighbours of illegal neighbours: the space itself walks through legal points only.
+    two = one or [
+        near
+        for parameter in recipe.parameters
+        for code in parameter.neighbours(parameter.encode(params[parameter.name]))
+        for near in plan.space.neighbours(
+            Point(point.recipe_name, {**params, parameter.name: parameter.decode(code)})
+        )
+    ]
+    return next(iter(_best(plan, list(dict.fromkeys(two)), 1)), None)
+
+
+def _nearest(parameter: Parameter, value: ParamValue) -> ParamValue | None:
+    """The value, or of whole positive numbers the one with the nearest logarithm; else None."""
+    if value in parameter:
+        return value
+    numbers = [v for v in parameter.values if _is_size(v)]
+    if not _is_size(value) or not numbers:
+        return None
+    return min(numbers, key=lambda v: abs(math.log(int(v) / int(value))))
 
 
 def _distance(own: Mapping[str, int | str], other: Mapping[str, int | str]) -> float | None:

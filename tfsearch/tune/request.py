@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from numbers import Integral, Real
 from typing import Any
 
 from tfsearch.core import keys
@@ -27,12 +28,16 @@ PROOFS = ("shape", "full")
 RECIPE = "recipe"
 
 
+def _whole(value: object) -> bool:
+    return isinstance(value, Integral) and not isinstance(value, bool)
+
+
 @dataclass(frozen=True)
 class TuneRequest:
     """A request to tune one workload.
 
     ``trials`` and ``seconds`` bound the session; with neither, 32 trials. ``policy`` None: ranked
-    by the model, or random where nothing is predicted (a user's own kernel). ``fix`` holds
+    by the model, or the portfolio where nothing is predicted (a user's own kernel). ``fix`` holds
     parameters at a value (texts are parsed by the parameter's domain), and may name the
     ``recipe``. ``prove`` is ``shape`` (each distinct recipe shape is interpreted once) or
     ``full`` (every candidate's own reduced form). ``converge``: the session ends when the bound
@@ -70,18 +75,24 @@ class TuneRequest:
             ("workers", self.workers, 1),
             ("finalists", self.finalists, 1),
         ):
-            if value is not None and value < least:
+            if value is not None and not (_whole(value) and value >= least):
                 raise RequestError(
-                    "tune.budget", f"{name} is {value}; it must be a whole number from {least}"
+                    "tune.budget", f"{name} is {value!r}; it must be a whole number from {least}"
                 )
-        if self.seconds is not None and not self.seconds > 0:
-            raise RequestError("tune.budget", f"seconds is {self.seconds}; it must be above 0")
+        seconds: object = self.seconds
+        if seconds is not None and not (isinstance(seconds, Real) and seconds > 0):
+            raise RequestError("tune.budget", f"seconds is {seconds!r}; it must be above 0")
         if self.prove not in PROOFS:
             raise RequestError(
                 "tune.prove", f"prove is {self.prove!r}; it must be one of {', '.join(PROOFS)}"
             )
-        if not 0 <= self.seed < 2**63:
-            raise RequestError("tune.seed", f"seed {self.seed} must be from 0 to 2**63-1")
+        if not (_whole(self.seed) and 0 <= self.seed < 2**63):
+            raise RequestError("tune.seed", f"seed {self.seed!r} must be from 0 to 2**63-1")
+        fix: object = self.fix
+        if not isinstance(fix, Mapping):
+            raise RequestError(
+                "tune.option", f"fix is by parameter, as in {{'rows': 4}}, not {fix!r}"
+            )
         protocol_named(self.protocol)
         parse_policy(self.policy_name)
 

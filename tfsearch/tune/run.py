@@ -125,7 +125,7 @@ class _Tuning:
         space = SpaceSummary(counts.points, counts.legal, found.pruned, counts.rejected)
         self.observer.started(
             Started(
-                workload=f"{plan.workload.op} {dict(plan.workload.dims)} {plan.workload.dtype}",
+                workload=plan.workload.label,
                 target=plan.target.name,
                 device=plan.device.record.name,
                 points=counts.points,

@@ -88,7 +88,7 @@ def evaluate_bounds(
                 if last[operand] == index:
                     del values[operand]
     return tuple(
-        Bounds(*(np.array(a, order="C") for a in (v.ref, v.lo, v.hi)))
+        Bounds(*(np.copy(a, order="C") for a in (v.ref, v.lo, v.hi)))
         for v in (values[i] for _, i in bound.outputs)
     )
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import Enum
+from pathlib import PurePath
 from typing import Any
 
 from tfsearch.core.errors import RequestError
@@ -194,6 +195,18 @@ BUILTINS: dict[str, Builtin] = {
 }
 
 
+def unknown_op(op: object) -> RequestError:
+    """The error for what is no built-in op; the name of a file gets a word on how to use it."""
+    hint, ending = "", PurePath(str(op)).suffix
+    if ending == ".py":
+        hint = f"; a function in it is {op}:NAME"
+    elif ending:
+        hint = "; your own kernel needs a space file (--space FILE, space=FILE)"
+    return RequestError(
+        "workload.unknown-op", f"unknown op {op!r}; known ops: {', '.join(BUILTINS)}{hint}"
+    )
+
+
 def build_workload(
     op: str,
     options: Mapping[str, str | int | bool],
@@ -209,9 +222,7 @@ def build_workload(
     ``.dimension``, ``.dtype``, ``.boolean``, ``.epilogue``, ``.too-large``.
     """
     if op not in BUILTINS:
-        raise RequestError(
-            "workload.unknown-op", f"unknown op {op!r}; known ops: {', '.join(BUILTINS)}"
-        )
+        raise unknown_op(op)
     builtin = BUILTINS[op]
     known = {o.name: o for o in builtin.options}
     for name in options:

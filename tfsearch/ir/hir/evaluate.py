@@ -35,7 +35,8 @@ def evaluate(
 ) -> tuple[NDArray[Any], ...]:
     """The outputs of a program in exact arithmetic rounded to float64.
 
-    ``inputs`` are arrays of each input's NumPy element type and logical shape. Float outputs are
+    ``inputs`` are arrays of each input's NumPy element type and logical shape; arrays of another
+    library that speaks NumPy's protocols give outputs of that library. Float outputs are
     float64 arrays, integer ones have their own type. Float casts keep the float64 value (the
     reference for error checks) unless ``round_casts``, which rounds at every cast to its type;
     casts to integers always round half to even and saturate. Integers are exact: a result
@@ -76,7 +77,7 @@ _CAN_OVERFLOW = frozenset({OpKind.UNARY, OpKind.BINARY, OpKind.REDUCE, OpKind.CO
 def _finish(value: Array, type_: TensorType) -> NDArray[Any]:
     if type_.dtype.is_integer:
         return value.astype(type_.dtype.numpy)
-    return np.array(value, dtype=np.float64, order="C")
+    return np.copy(value, order="C")
 
 
 def apply(op: Op, operands: Sequence[Array]) -> Array:
@@ -157,4 +158,4 @@ def bind_inputs(
                 f"input {item.name!r} has shape {list(inputs[item.name].shape)}, not "
                 f"{shape_text(item.type.shape)}",
             )
-    return bound, [np.asarray(inputs[i.name]).astype(np.float64) for i in bound.inputs]
+    return bound, [inputs[i.name].astype(np.float64) for i in bound.inputs]

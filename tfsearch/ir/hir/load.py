@@ -8,11 +8,11 @@ import importlib.util
 import inspect
 import re
 import sys
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, TracebackType
 from typing import Any
 
 from tfsearch.core.errors import RequestError
@@ -24,6 +24,7 @@ from tfsearch.ir.hir.trace import trace
 from tfsearch.ir.hir.types import Range, TensorType
 from tfsearch.ir.workload import OptionValue, Workload, parse_dimension
 
+_PACKAGE = str(Path(__file__).parents[2])
 _RESERVED = {*DTYPE_NAMES, "strides", "col"}
 _TYPE = re.compile(r"\s*(\w+)\s*\[([^\];]*)(?:;[^\]]*)?\]\s*(?::\s*col)?\s*")
 
@@ -161,8 +162,11 @@ def _user_code(code: str, what: str) -> Generator[None]:
     try:
         with contextlib.redirect_stdout(sys.stderr):
             yield
-    except RequestError:
-        raise
+    except RequestError as error:
+        place = _place(error, _PACKAGE)
+        if not place:
+            raise
+        raise RequestError(error.code, error.message + place) from error
     except (Exception, SystemExit) as error:
         raise RequestError(code, f"{what}: {brief_error(error)}") from error
 
@@ -172,11 +176,24 @@ def brief_error(error: BaseException) -> str:
     text = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
     if isinstance(error, SyntaxError):
         return text
-    last = error.__traceback__
-    while last is not None and last.tb_next is not None:
-        last = last.tb_next
-    place = f" (line {last.tb_lineno} of {last.tb_frame.f_code.co_filename})" if last else ""
-    return text + place
+    return text + _place(error)
+
+
+def _place(error: BaseException, outside: str = "") -> str:
+    """The innermost place of an error; of those outside a folder where one is given."""
+    found = [
+        (step.tb_frame.f_code.co_filename, step.tb_lineno) for step in _steps(error.__traceback__)
+    ]
+    kept = [
+        at for at in found if not outside or not at[0].startswith((outside, contextlib.__file__))
+    ]
+    return f" (line {kept[-1][1]} of {kept[-1][0]})" if kept else ""
+
+
+def _steps(step: TracebackType | None) -> Iterator[TracebackType]:
+    while step is not None:
+        yield step
+        step = step.tb_next
 
 
 def _module(file: Path) -> ModuleType:

@@ -26,7 +26,13 @@ _ERF_CHUNK = 1 << 16
 
 
 def erf(x: Array) -> Array:
-    """Error function by the C library's ``erf`` (below one ulp), in chunks of bounded memory."""
+    """Error function by the C library's ``erf`` (below one ulp), in chunks of bounded memory.
+
+    An array of another library that speaks NumPy's protocols brings its own.
+    """
+    own: Callable[[], Array] | None = getattr(x, "erf", None)
+    if own is not None:
+        return own()
     flat = np.ascontiguousarray(x).reshape(-1)
     out = np.empty_like(flat)
     for start in range(0, flat.size, _ERF_CHUNK):

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import Enum
+from math import gcd
 
 
 class Operator(Enum):
@@ -208,3 +209,19 @@ def free_variables(expr: Expr) -> frozenset[str]:
             return free_variables(left) | free_variables(right)
         case _:
             return frozenset()
+
+
+def multiple_of(expr: Expr) -> int:
+    """A number that divides every value of an expression; 0 for the literal 0.
+
+    What a variable stands for is not known: its values are multiples of 1.
+    """
+    match expr:
+        case Const(value):
+            return abs(value)
+        case Binary(Operator.ADD | Operator.SUB | Operator.MIN | Operator.MAX, left, right):
+            return gcd(multiple_of(left), multiple_of(right))
+        case Binary(Operator.MUL, left, right):
+            return multiple_of(left) * multiple_of(right)
+        case _:
+            return 1

@@ -10,11 +10,11 @@ from typing import Any
 
 import numpy as np
 
-from tfsearch.core.records import Accuracy
 from tfsearch.cost.model import Facts, Phase
 from tfsearch.ir.hir.facts import facts_of
 from tfsearch.ir.tir.expr import Const
-from tfsearch.recipes.counting import Meter, Traffic
+from tfsearch.ir.workload import Workload
+from tfsearch.recipes.counting import Meter
 from tfsearch.recipes.domain import flat_size
 from tfsearch.recipes.fragments import Lanes
 from tfsearch.recipes.map.lower import STRIDED, TRANSPOSE, Lowering, Schedule
@@ -31,10 +31,10 @@ STEP_OVERHEAD = 2.0
 class MapFacts:
     """Facts of the points of a map's space."""
 
-    def __init__(self, domain: Domain, kit: Kit, accuracy: Accuracy) -> None:
+    def __init__(self, domain: Domain, kit: Kit, workload: Workload) -> None:
         self.domain = domain
         self.kit = kit
-        self.accuracy = accuracy
+        self.workload = workload
         self.meter = Meter.of(kit.atoms, kit.cycles)
         self._known: dict[tuple[int, str, bool], _Shape] = {}
 
@@ -84,7 +84,7 @@ class MapFacts:
         self, points: Points, share: Column, turned: Column, stream: Column
     ) -> dict[str, Column]:
         domain = self.domain
-        traffic = Traffic(self.kit.caches, len(points))
+        traffic = self.kit.traffic(points.column("units"))
         every = (*domain.inputs, *domain.outputs)
         home = traffic.level(sum(a.type.bytes for a in every) * share)
         lanes = points.column("lanes")
@@ -128,7 +128,9 @@ class _Shape:
     """Counts of one unit's constants, a whole and a short fragment, turning one tile."""
 
     def __init__(self, owner: MapFacts, schedule: Schedule) -> None:
-        low = Lowering(owner.domain, schedule, owner.kit.atoms, owner.accuracy, 64)
+        work = owner.workload
+        atoms = owner.kit.atoms
+        low = Lowering(owner.domain, schedule, atoms, work.accuracy, work.alignment)
         domain, builder, lanes = owner.domain, low.builder, schedule.lanes
         count = owner.meter.counted
         self.unit = count(builder, low.fill_constants)

@@ -16,7 +16,7 @@ from tfsearch.recipes.map.facts import MapFacts
 from tfsearch.recipes.map.lower import STRIDED, TRANSPOSE, Schedule, lower, split_lines
 from tfsearch.recipes.map.match import Domain, match
 from tfsearch.recipes.map.parameters import space_of
-from tfsearch.recipes.recipe import Kit
+from tfsearch.recipes.recipe import Kit, staffed
 from tfsearch.recipes.resize import DimensionClasses, Position
 from tfsearch.space import Points, RecipeSpace
 
@@ -49,7 +49,7 @@ class MatchedMap:
             reasons = "; ".join(f"{r.where}: {r.message}" for r in refusals[:3])
             raise RequestError("recipe.map", f"no vector width has all instructions: {reasons}")
         self.spaces: Sequence[RecipeSpace] = (space_of(domain, kit, lanes, turning),)
-        self._facts = MapFacts(domain, kit, workload.accuracy)
+        self._facts = MapFacts(domain, kit, workload)
 
     def _usable(
         self, gather: str, widths: tuple[int, ...], refusals: list[Refusal]
@@ -75,13 +75,14 @@ class MatchedMap:
         return self._lower(Schedule.of(params))
 
     def _lower(self, schedule: Schedule) -> Module:
-        return lower(
+        module = lower(
             self.domain,
             schedule,
             self.kit.atoms,
             self.workload.accuracy,
             self.workload.alignment,
         )
+        return staffed(module, self.kit, schedule.lanes)
 
     def reduced(
         self, space: str, params: Mapping[str, ParamValue]

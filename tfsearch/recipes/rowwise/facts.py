@@ -13,12 +13,12 @@ from typing import Any
 import numpy as np
 
 from tfsearch.atoms.contract import Computation, Kind
-from tfsearch.core.records import Accuracy
 from tfsearch.cost.model import Facts, Phase
 from tfsearch.ir.hir.facts import facts_of
 from tfsearch.ir.tir.expr import Const
 from tfsearch.ir.tir.nodes import Buffer, Window, window
-from tfsearch.recipes.counting import Meter, Traffic
+from tfsearch.ir.workload import Workload
+from tfsearch.recipes.counting import Meter
 from tfsearch.recipes.fragments import Lanes
 from tfsearch.recipes.recipe import Kit
 from tfsearch.recipes.rowwise.beside import Beside
@@ -65,10 +65,10 @@ class Profiles:
 class RowwiseFacts:
     """Facts of the points of one row-wise space; ``plans`` by the way rows divide."""
 
-    def __init__(self, plans: Mapping[str, Plan], kit: Kit, accuracy: Accuracy) -> None:
+    def __init__(self, plans: Mapping[str, Plan], kit: Kit, workload: Workload) -> None:
         self.plans = plans
         self.kit = kit
-        self.accuracy = accuracy
+        self.workload = workload
         self.meter = Meter.of(kit.atoms, kit.cycles)
         self._known: dict[tuple[int, str, str, bool], _Shape] = {}
 
@@ -91,7 +91,12 @@ class _Shape:
     def __init__(self, plan: Plan, schedule: Schedule, owner: RowwiseFacts) -> None:
         kind = Rows if plan.domain.pipeline is Pipeline.ROWS else Columns
         self.low: Lowering = kind(
-            plan, schedule, owner.kit.atoms, owner.accuracy, 64, owner.kit.line
+            plan,
+            schedule,
+            owner.kit.atoms,
+            owner.workload.accuracy,
+            owner.workload.alignment,
+            owner.kit.line,
         )
         self.plan = plan
         self.meter = owner.meter
@@ -410,7 +415,7 @@ class _Batch:
         domain = self.plan.domain
         program = domain.program
         one = self.plan.passes[number]
-        traffic = Traffic(self.owner.kit.caches, len(self.points))
+        traffic = self.owner.kit.traffic(self.points.column("units"))
         arguments = (*domain.inputs, *domain.outputs)
         home = traffic.level(sum(a.type.bytes for a in arguments) / self.units)
         again = np.minimum(home, traffic.level(self._group_bytes()))

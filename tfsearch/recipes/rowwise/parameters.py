@@ -64,7 +64,7 @@ def space_of(plan: Plan, kit: Kit, lanes: tuple[int, ...]) -> RecipeSpace:
             "divide", (EXACT, RECIPROCAL) if divides_by_rows(domain) else (EXACT,), Kind.CATEGORICAL
         ),
         _flag("prefetch", rows and walks > 1 and far and bool(plan.fetched)),
-        _flag("beside", rows and walks > 1),
+        _flag("beside", rows and walks > 1 and kit.staging is not None),
         _flag("stream", bool(plan.element_outputs) and beyond_cache),
         Parameter("units", tuple(sorted(kit.units)), Kind.ORDINAL),
     )
@@ -102,7 +102,7 @@ def _flag(name: str, useful: bool) -> Parameter:
 def _stagings(plan: Plan, kit: Kit, widths: tuple[int, ...]) -> tuple[str, ...]:
     geometry = Geometry.of(plan.domain)
     out = [REREAD]
-    if plan.staged:
+    if plan.staged and kit.staging is not None:
         out.append(STAGED)
     fits = any(
         -(-geometry.extent // w) * plan.live + SPARE_REGISTERS <= kit.registers[w] for w in widths

@@ -10,7 +10,7 @@ from tfsearch.core.records import ParamValue, Refusal
 from tfsearch.cost.model import Facts
 from tfsearch.ir.tir.nodes import Module
 from tfsearch.ir.workload import Workload
-from tfsearch.recipes.recipe import Kit
+from tfsearch.recipes.recipe import Kit, staffed
 from tfsearch.recipes.resize import DimensionClasses
 from tfsearch.recipes.rowwise.facts import RowwiseFacts
 from tfsearch.recipes.rowwise.lower import lower
@@ -57,7 +57,7 @@ class MatchedRowwise:
             reasons = "; ".join(f"{r.where}: {r.message}" for r in refusals[:3])
             raise RequestError("recipe.rowwise", f"no vector width has all instructions: {reasons}")
         self.spaces: Sequence[RecipeSpace] = (space_of(self.plans[EXACT], kit, lanes),)
-        self._facts = RowwiseFacts(self.plans, kit, workload.accuracy)
+        self._facts = RowwiseFacts(self.plans, kit, workload)
 
     def _usable(self) -> tuple[tuple[int, ...], list[Refusal]]:
         """Widths at which every op has an instruction, found by lowering; why not the others."""
@@ -82,7 +82,7 @@ class MatchedRowwise:
         return self._lower(Schedule.of(params))
 
     def _lower(self, schedule: Schedule) -> Module:
-        return lower(
+        module = lower(
             self.plans[schedule.divide],
             schedule,
             self.kit.atoms,
@@ -90,6 +90,7 @@ class MatchedRowwise:
             self.workload.alignment,
             self.kit.line,
         )
+        return staffed(module, self.kit, schedule.lanes)
 
     def reduced(
         self, space: str, params: Mapping[str, ParamValue]

@@ -8,7 +8,7 @@ from typing import Any, cast
 
 from tfsearch.core.errors import RequestError
 from tfsearch.core.records import ParamValue
-from tfsearch.ir.dtypes import DType
+from tfsearch.ir.dtypes import DATA_TYPES, DType
 from tfsearch.space.expr import Expr, parse
 from tfsearch.space.file.model import Fill, Init
 from tfsearch.space.grammar import INT_MAX, INT_MIN, shorten
@@ -17,6 +17,8 @@ from tfsearch.space.parameters import Kind, Parameter
 MAX_RANK = 8
 MAX_ITEMS = 512
 """Parameters, conditions or arguments of a file: what plans the search is cubic in their number."""
+MAX_MACRO = 8192
+"""Characters of a text that becomes a macro: compilers take it as an argument."""
 IO = ("in", "out", "inout")
 
 
@@ -107,13 +109,19 @@ def parameter(name: str, values: list[Any]) -> Parameter:
         return Parameter(name, tuple(decimal(value) for value in values), Kind.DECIMAL)
     if all(isinstance(value, str) for value in values):
         for value in values:
-            if not value.isprintable():
-                raise wrong(
-                    f"value {shorten(repr(value), 40)} holds a character that cannot be printed"
-                )
+            macro(value)
         return Parameter(name, tuple(values), Kind.CATEGORICAL)
     kinds = ", ".join(sorted({type(value).__name__ for value in values}))
     raise wrong(f"mixes values of types {kinds}; all must be numbers, all texts or all booleans")
+
+
+def macro(value: str) -> str:
+    """A text that a compiler takes as the value of a macro: printable, and not too long."""
+    if not value.isprintable():
+        raise wrong(f"value {shorten(repr(value), 40)} holds a character that cannot be printed")
+    if len(value) > MAX_MACRO:
+        raise wrong(f"value {shorten(repr(value), 40)} has more than {MAX_MACRO} characters")
+    return value
 
 
 def decimal(value: float) -> str:
@@ -145,7 +153,7 @@ def dtype(value: object) -> DType:
     try:
         return DType.named(value)
     except ValueError:
-        known = ", ".join(item.value for item in DType if item is not DType.BOOL)
+        known = ", ".join(item.value for item in DATA_TYPES if item is not DType.BOOL)
         raise wrong(f"unknown element type {shorten(repr(value), 40)}; known: {known}") from None
 
 

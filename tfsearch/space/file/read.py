@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, cast
 
+from tfsearch.core import strict
 from tfsearch.core.errors import RequestError
 from tfsearch.space.file.model import KernelSpec, SpaceFile
 from tfsearch.space.file.parts import Place
@@ -60,8 +60,8 @@ def _text(file: Path) -> str:
 
 def _document(file: Path, text: str) -> dict[str, Any]:
     try:
-        found: object = json.loads(text) if _is_json(file) else tomllib.loads(text)
-    except (json.JSONDecodeError, tomllib.TOMLDecodeError) as error:
+        found: object = strict.loads(text) if _is_json(file) else tomllib.loads(text)
+    except ValueError as error:  # those of both readers, and of numbers with too many digits
         form = "JSON" if _is_json(file) else "TOML"
         raise RequestError("kernel.file-syntax", f"{file}: not {form}: {error}") from None
     except RecursionError:

@@ -110,6 +110,8 @@ class TomlFile:
                     raise parts.wrong(
                         f"must be a whole number, a text or a boolean, not {shorten(repr(value))}"
                     )
+                if isinstance(value, str):
+                    parts.macro(value)
         return found
 
     def _parameter(self, name: str, value: Any) -> Any:

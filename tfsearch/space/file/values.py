@@ -95,6 +95,17 @@ def evaluate_values(text: str, names: Mapping[str, Value] | None = None) -> Valu
     return _Evaluator(text).value(tree, dict(names or {}), 1)
 
 
+def _size(items: list[Value]) -> int:
+    """How many values a list holds, those of the lists in it included; exact up to the limit."""
+    count = len(items)
+    for item in items:
+        if count > MAX_VALUES:
+            break
+        if isinstance(item, list):
+            count += _size(cast("list[Value]", item))
+    return count
+
+
 class _Evaluator:
     def __init__(self, text: str) -> None:
         self.text = text
@@ -122,7 +133,8 @@ class _Evaluator:
         if isinstance(value, float) and not math.isfinite(value):
             self.refuse(node, "a number is not finite")
         if isinstance(value, list):
-            count = len(cast("list[Value]", value))
+            # All the way down: repeating a list of lists multiplies what printing or sorting costs.
+            count = _size(cast("list[Value]", value))
             self.steps += count
             if count > MAX_VALUES:
                 self.refuse(node, f"a list of more than {MAX_VALUES} values")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -206,4 +207,20 @@ def _reference(file: SpaceFile, given: str | None) -> Reference:
         raise RequestError(
             "kernel.reference", f"cannot read the reference {path}: {error.strerror}"
         ) from error
+    _refuse_unnamed(path, function, content)
     return Reference(path, function, keys.digest_bytes(content))
+
+
+def _refuse_unnamed(path: Path, function: str, content: bytes) -> None:
+    """``RequestError`` (``program.no-function``) when the file can't have such a function.
+
+    The text alone is looked at, no code of the user's is run: what imports everything of a module,
+    or says the name anywhere, is left to the process that calls the function.
+    """
+    text = content.decode("utf-8", "replace")
+    if re.search(rf"\b{function}\b|\bimport\s*\(?\s*\*", text):
+        return
+    known = ", ".join(re.findall(r"^(?:async )?def (\w+)", text, re.MULTILINE)) or "none"
+    raise RequestError(
+        "program.no-function", f"{path} has no function {function!r}; it has {known}"
+    )

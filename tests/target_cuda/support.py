@@ -1,0 +1,77 @@
+"""What the tests of this target share: compilers that are here, sources, disassembly."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tfsearch.core.errors import UnavailableError
+from tfsearch.core.launch import EntrySpec, LaunchSpec
+from tfsearch.core.records import Status
+from tfsearch.plugin.target import CompileOutcome, Compiler, Source
+from tfsearch.target.cuda import compilers, toolkit
+
+COMPILERS = ("nvrtc", "nvcc")
+MEMORY = 8 << 30
+SCALE = """
+extern "C" __global__ void scale(float *__restrict__ y, const float *__restrict__ x, int n) {
+  const int i = blockIdx.x * blockDim.x + threadIdx.x;
+  if (i < n) y[i] = FACTOR * x[i];
+}
+"""
+MANY = """
+extern "C" __global__ void many(float *__restrict__ y, const float *__restrict__ x, int n) {
+  __shared__ float shared[128];
+  float r[64];
+#pragma unroll
+  for (int i = 0; i < 64; ++i) r[i] = x[i * n + threadIdx.x];
+  shared[threadIdx.x] = r[3];
+  __syncthreads();
+  for (int j = 0; j < n; ++j) {
+#pragma unroll
+    for (int i = 0; i < 64; ++i) r[i] = r[i] * r[(i + 7) % 64] + shared[j];
+  }
+#pragma unroll
+  for (int i = 0; i < 64; ++i) y[i * n + threadIdx.x] = r[i];
+}
+"""
+"""Needs more than 64 registers, and spills where it may not have them."""
+
+
+def compiler_named(name: str) -> Compiler:
+    """A toolchain, or a skip that names what is missing."""
+    try:
+        found = compilers.named(name)
+        _ = found.record
+    except UnavailableError as error:
+        pytest.skip(f"needs {name}: {error.message}")
+    return found
+
+
+def source(text: str, main: str, architecture: str = "sm_90a", *flags: str) -> Source:
+    """A source of one entry for an architecture."""
+    launch = LaunchSpec(EntrySpec(main, (), 1, 0))
+    return Source(text, "cuda", launch, (architecture,), flags)
+
+
+def built(
+    compiler: Compiler, code: Source, out: Path, *flags: str, macros: tuple[str, ...] = ()
+) -> CompileOutcome:
+    """Compile; the outcome must be ok."""
+    done = compiler.compile(code, flags, macros, out, timeout_s=120, memory_bytes=MEMORY)
+    assert done.status is Status.OK, done.log
+    return done
+
+
+def disassembled(cubin: Path) -> str:
+    """The machine code of a cubin as text, or a skip."""
+    tool = toolkit.disassembler()
+    if tool is None:
+        pytest.skip("needs nvdisasm: pip install nvidia-cuda-nvdisasm")
+    done = subprocess.run(
+        [str(tool), "-c", str(cubin)], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout

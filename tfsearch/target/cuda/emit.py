@@ -1,0 +1,185 @@
+"""TIR modules as CUDA C++."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+from tfsearch.atoms.contract import Atom
+from tfsearch.codegen.clike import KernelEmitter
+from tfsearch.codegen.storage import StoragePlan, allocations, plan
+from tfsearch.core.errors import InternalError
+from tfsearch.core.launch import ArgumentSpec, EntrySpec, LaunchSpec
+from tfsearch.ir.dtypes import DType
+from tfsearch.ir.tir.nodes import UNIT, Buffer, Kernel, MemorySpace, Module
+from tfsearch.target.cuda.launching import Configuration
+from tfsearch.target.cuda.teams import FIRST, LANE, TeamEmitter, descriptors, has_teams
+
+ENTRY_PREFIX = "tfsearch_"
+HEADER = "kernel.cuh"
+TEAMS_HEADER = "teams" + ".cuh"
+SHARED = "tfs_shared"
+SHARED_ALIGNMENT = 1024
+"""Bytes that dynamic shared memory is brought to; what is aligned to more than it is given."""
+GIVEN_ALIGNMENT = 16
+_ELEMENTS = {
+    DType.F32: "tfs_f32",
+    DType.F64: "tfs_f64",
+    DType.BF16: "tfs_bf16",
+    DType.F16: "tfs_f16",
+    DType.I8: "tfs_i8",
+    DType.I32: "tfs_i32",
+    DType.BARRIER: "tfs_barrier",
+}
+
+
+class CudaDialect:
+    """CUDA C++ with the types of ``clib``; fragments are shared out over ``threads``."""
+
+    def __init__(self, threads: int, shared: Mapping[str, int]) -> None:
+        self._threads = threads
+        self._shared = shared
+
+    def element(self, dtype: DType) -> str:
+        """Storage type of one element."""
+        return _ELEMENTS[dtype]
+
+    def register(self, dtype: DType, shape: tuple[int, ...]) -> str:
+        """What one thread holds of a fragment."""
+        count = math.prod(shape)
+        if count % self._threads:
+            raise InternalError(
+                "codegen.fragment", f"{count} elements are not shared out over {self._threads}"
+            )
+        return f"tfs_vec<{_ELEMENTS[dtype]}, {count // self._threads}>"
+
+    def literal(self, value: float) -> str:
+        """A constant with every bit; it converts exactly to the register's element type."""
+        if math.isnan(value):
+            return "TFS_NAN"
+        if math.isinf(value):
+            return "TFS_INFINITY" if value > 0 else "-TFS_INFINITY"
+        return value.hex()
+
+    def argument(self, index: int) -> None:
+        """Arguments are declared by the entry's signature."""
+        del index
+
+    def pointer(self, element: str, name: str, address: str) -> str:
+        """A ``__restrict__`` pointer."""
+        return f"{element} *__restrict__ {name} = ({element} *){address};"
+
+    def array(self, buffer: Buffer) -> str:
+        """A part of the unit's shared memory."""
+        if buffer.space is not MemorySpace.SHARED:
+            raise InternalError(
+                "codegen.space", f"{buffer.name}: CUDA C++ has no {buffer.space.value} memory here"
+            )
+        element = self.element(buffer.dtype)
+        return f"{element} *{buffer.name} = ({element} *)({SHARED} + {self._shared[buffer.name]});"
+
+    def unroll(self, count: int) -> str:
+        """A pragma that NVRTC and nvcc take."""
+        return f"#pragma unroll {count}"
+
+
+def source_of(module: Module, atoms: Mapping[str, Atom]) -> tuple[str, LaunchSpec]:
+    """CUDA C++ of a module, and how its entries are launched.
+
+    An entry takes the pointers of its arguments in order, then its workspace where it has one
+    (zeroed when it was allocated). A unit is a block.
+    """
+    teams = any(map(has_teams, module.kernels))
+    parts = [f'#include "{TEAMS_HEADER if teams else HEADER}"', ""]
+    entries: list[EntrySpec] = []
+    attributes: dict[str, object] = {}
+    for kernel in module.kernels:
+        layout = plan(kernel)
+        offsets, shared = shared_plan(kernel)
+        threads = kernel.warps * kernel.lanes
+        kind = TeamEmitter if has_teams(kernel) else KernelEmitter
+        emitter = kind(kernel, atoms, CudaDialect(threads, offsets), layout)
+        parts += _entry(kernel, emitter, shared)
+        entry = _entry_spec(kernel, layout)
+        boxes = tuple(found for _, found in descriptors(kernel))
+        how = Configuration((kernel.units, 1, 1), (threads, 1, 1), _cluster(kernel), shared, boxes)
+        entries.append(entry)
+        attributes[entry.symbol] = how.to_json()
+    launch = LaunchSpec(entries[-1], tuple(entries[:-1]), attributes)
+    return "\n".join(parts), launch
+
+
+def shared_plan(kernel: Kernel) -> tuple[dict[str, int], int]:
+    """Offsets of shared buffers, and the dynamic shared memory that a launch asks for.
+
+    Buffers do not share storage. Beyond :data:`GIVEN_ALIGNMENT` padding is asked for, since
+    dynamic shared memory starts where the system puts it.
+    """
+    offsets: dict[str, int] = {}
+    top, most = 0, GIVEN_ALIGNMENT
+    for buffer in allocations(kernel.body):
+        if buffer.space is MemorySpace.SHARED:
+            alignment = max(buffer.alignment, GIVEN_ALIGNMENT)
+            most = max(most, alignment)
+            top = -(-top // alignment) * alignment
+            offsets[buffer.name] = top
+            top += buffer.bytes
+    return offsets, top + (most - GIVEN_ALIGNMENT if top else 0)
+
+
+def _cluster(kernel: Kernel) -> tuple[int, int, int]:
+    return (kernel.cluster_size, 1, 1)
+
+
+def _entry(kernel: Kernel, emitter: KernelEmitter, shared: int) -> list[str]:
+    threads = kernel.warps * kernel.lanes
+    teams = has_teams(kernel)
+    parameters = [f"{element} *__restrict__ {name}" for element, name in emitter.parameters()]
+    parameters += [f"const __grid_constant__ tfs_box {name}" for name, _ in descriptors(kernel)]
+    # Registers can be handed over where a kernel says how many blocks an SM has.
+    bounds = f"{threads}, 1" if teams else f"{threads}"
+    lines = [
+        f'extern "C" __global__ void __launch_bounds__({bounds})',
+        f"{ENTRY_PREFIX}{kernel.name}({', '.join(parameters)}) {{",
+        f"  const {'int' if teams else 'long'} {UNIT} = blockIdx.x;",
+        f"  const int {LANE} = threadIdx.x;",
+        f"  (void){UNIT};",
+        f"  (void){LANE};",
+    ]
+    if teams:
+        lines.append(f"  const bool {FIRST} = {LANE} == 0;")
+    if shared:
+        mask = SHARED_ALIGNMENT - 1
+        aligned = any(
+            b.space is MemorySpace.SHARED and b.alignment > GIVEN_ALIGNMENT
+            for b in allocations(kernel.body)
+        )
+        raw = f"{SHARED}_raw"
+        lines.append(f"  extern __shared__ __align__({GIVEN_ALIGNMENT}) char {raw}[];")
+        if aligned:
+            lines += [
+                f"  const unsigned tfs_skip = -(unsigned)__cvta_generic_to_shared({raw}) & {mask};",
+                f"  char *const {SHARED} = {raw} + tfs_skip;",
+            ]
+        else:
+            lines.append(f"  char *const {SHARED} = {raw};")
+    return [*lines, *emitter.lines(), "}", ""]
+
+
+def _entry_spec(kernel: Kernel, layout: StoragePlan) -> EntrySpec:
+    return EntrySpec(
+        symbol=ENTRY_PREFIX + kernel.name,
+        arguments=tuple(
+            ArgumentSpec(
+                name=param.buffer.name,
+                dtype=param.buffer.dtype.value,
+                shape=param.buffer.shape,
+                strides=param.buffer.dense_strides,
+                io=param.io.value,
+                alignment=param.buffer.alignment,
+            )
+            for param in kernel.params
+        ),
+        units=kernel.units,
+        workspace_bytes=layout.workspace_bytes,
+    )
