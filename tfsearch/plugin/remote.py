@@ -124,7 +124,7 @@ def outcome_of(text: str, key: str) -> CompileOutcome:
     if outcome.status is Status.OK and result["key"] != key:
         raise UnavailableError(
             "fleet.build-differs",
-            "a node's build has another key than this machine's: its headers or its compiler differ",
+            "a node's build has another key than this machine's: its headers or compiler differ",
         )
     return outcome
 
