@@ -49,6 +49,9 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
         patch.setenv("RAY_AUTH_TOKEN", "f" * 32)
         from ray.cluster_utils import Cluster
 
+        from tfsearch.measure import fleet
+
+        fleet.disconnect()  # importing it has Ray read those variables
         made = Cluster(initialize_head=True, head_node_args={"num_cpus": 1})
         yield made
         made.shutdown()
