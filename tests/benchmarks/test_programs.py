@@ -180,3 +180,18 @@ def test_valid_sets_of_definitions_are_made_and_timed(tmp_path: Path) -> None:
     else:
         assert row["equal"]
         assert row["peer_legal"] == 3
+
+
+def test_a_large_fleet_is_simulated(tmp_path: Path) -> None:
+    rows = well_formed("fleet_events", *run(tmp_path, "fleet_events.py"))
+    assert [row["workers"] for row in rows] == [1, 16, 100, 1000]
+    assert all(row["lost"] == row["doubled"] == 0 for row in rows)
+    assert all(row["bottleneck"] in row["busy"] for row in rows)
+
+
+def test_recording_of_several_sessions_is_timed(tmp_path: Path) -> None:
+    code, lines = run(tmp_path, "fleet_recording.py", f"sqlite:///{tmp_path}/store.db")
+    assert code == 0
+    assert lines[0]["benchmark"] == "fleet_recording"
+    assert lines[-1]["marks"]["nothing_lost"] is True
+    assert lines[1]["trials"] == 10

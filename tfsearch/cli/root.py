@@ -9,6 +9,7 @@ import click
 
 COMMANDS = {
     "tune": ("tune", "Search for the fastest correct kernel, record it."),
+    "worker": ("worker", "Let this machine measure and compile for a fleet."),
     "lookup": ("lookup", "Print the recorded kernel that serves a workload."),
     "space": ("space", "Count the schedules of a workload and why others are rejected."),
     "schedule": ("schedule", "Rank, check, explain, measure and finalize single schedules."),

@@ -25,7 +25,12 @@ if TYPE_CHECKING:
     help="ranked, auto, portfolio, surrogate, evolutionary, local, random, exhaustive, "
     "optuna:SAMPLER or agent:CMD; name:key=value [default: ranked; portfolio with --space].",
 )
-@click.option("--workers", type=int, metavar="W", help="Compilations at a time [default: cores].")
+@click.option(
+    "--workers",
+    metavar="W",
+    help="Compilations at a time [default: cores]; or ray: a Ray cluster of this machine; or "
+    "ray:HOST:PORT: the fleet there.",
+)
 @shared.build_options
 @shared.fix_option
 @click.option(
@@ -53,6 +58,7 @@ def tune(output: Output, op: str | None, pairs: tuple[str, ...], **options: Any)
     from tfsearch.tune import tune as run_session
 
     workload, flags = shared.asked(op, pairs, options)
+    workers, fleet = workers_of(options["workers"])
     request = TuneRequest(
         workload,
         target=options["target"],
@@ -60,7 +66,8 @@ def tune(output: Output, op: str | None, pairs: tuple[str, ...], **options: Any)
         trials=options["trials"],
         seconds=options["seconds"],
         policy=options["policy"],
-        workers=options["workers"],
+        workers=workers,
+        fleet=fleet,
         flags=flags,
         macros=tuple(options["macros"]),
         toolchain=options["toolchain"],
@@ -89,6 +96,24 @@ def tune(output: Output, op: str | None, pairs: tuple[str, ...], **options: Any)
     for code, message in errors:
         note(f"error[{code}]: {message}")
     return report.exit_code
+
+
+def workers_of(text: str | None) -> tuple[int | None, str | None]:
+    """(compilations at a time, fleet) of ``--workers``; usage errors for other texts."""
+    if text is None:
+        return None, None
+    if text == "ray":
+        return None, ""
+    if text.startswith("ray:"):
+        if text == "ray:":
+            raise click.BadParameter("'ray:' names no HOST:PORT", param_hint="'--workers'")
+        return None, text.removeprefix("ray:")
+    try:
+        return int(text), None
+    except ValueError:
+        raise click.BadParameter(
+            f"{text!r} is not a valid integer, ray, or ray:HOST:PORT", param_hint="'--workers'"
+        ) from None
 
 
 def _errors(report: TuneReport) -> list[tuple[str, str]]:

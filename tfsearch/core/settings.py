@@ -1,4 +1,4 @@
-"""Settings: the only reader of the process environment.
+"""Settings: the only reader and writer of the process environment.
 
 ``TFSEARCH_DB`` names the database (a SQLAlchemy URL); ``TFSEARCH_HOME`` the folder for the
 default database, artifacts and caches; ``TFSEARCH_DEBUG=1`` shows tracebacks.
@@ -57,6 +57,12 @@ def scrubbed_environment(**extra: str) -> dict[str, str]:
     """
     kept = {name: os.environ[name] for name in SCRUBBED_NAMES if name in os.environ}
     return {**kept, "LC_ALL": "C", **extra}
+
+
+def set_defaults(**values: str) -> None:
+    """Set variables that libraries read, where the user has not set them."""
+    for name, value in values.items():
+        os.environ.setdefault(name, value)
 
 
 def debug() -> bool:

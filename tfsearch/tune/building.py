@@ -13,6 +13,7 @@ from tfsearch.measure.pool import CompilePool, Done
 from tfsearch.plugin import identity
 from tfsearch.plugin.target import CompileOutcome, Source
 from tfsearch.toolchain.room import delivering
+from tfsearch.tune.fleet import Fleet
 from tfsearch.tune.ownership import work_folder
 from tfsearch.tune.prepare import Failure, shortened
 from tfsearch.tune.recorder import Built, Recorder
@@ -23,12 +24,14 @@ COMPILE_MEMORY_BYTES = 4 << 30
 
 
 class Builder:
-    """Compiles in a pool; a context manager that removes what it left on disk."""
+    """Compiles in a pool, here or on a ``fleet``; a context manager that leaves no files."""
 
-    def __init__(self, plan: Plan, recorder: Recorder) -> None:
+    def __init__(self, plan: Plan, recorder: Recorder, fleet: Fleet | None = None) -> None:
         self._plan = plan
         self._recorder = recorder
-        self.workers = plan.request.workers or max(1, os.cpu_count() or 1)
+        self._fleet = fleet
+        slots = fleet.build_slots if fleet is not None else os.cpu_count() or 1
+        self.workers = plan.request.workers or max(1, slots)
         self._pool: CompilePool[CompileOutcome] = CompilePool(self.workers)
         with delivering():
             self._folder = work_folder()
@@ -89,6 +92,12 @@ class Builder:
         self._known[tag] = Built(record, path)
         return self._known[tag]
 
+    def ready(self, key: BuildKey) -> bool:
+        """Whether :meth:`wait` would answer at once."""
+        while (done := self._pool.next_done(0)) is not None:
+            self._keep(done)
+        return key.key in self._known or key.key in self._done
+
     def wait_all(self) -> None:
         """Until nothing is being compiled: for devices that share the compiler's cores."""
         while self._running:
@@ -97,13 +106,25 @@ class Builder:
     def _collect(self) -> None:
         done = self._pool.next_done()
         if done is not None:
-            tag = str(done.tag)
-            self._running.discard(tag)
-            self._done[tag] = done
+            self._keep(done)
+
+    def _keep(self, done: Done[CompileOutcome]) -> None:
+        tag = str(done.tag)
+        self._running.discard(tag)
+        self._done[tag] = done
 
     def _compile(self, source: Source, key: BuildKey, out: Path) -> CompileOutcome:
         request = self._plan.request
         with delivering():
+            if self._fleet is not None:
+                return self._fleet.compile(
+                    self._plan,
+                    source,
+                    key,
+                    out,
+                    timeout_s=COMPILE_TIMEOUT_S,
+                    memory_bytes=COMPILE_MEMORY_BYTES,
+                )
             outcome = self._plan.compiler.compile(
                 source,
                 request.flags,

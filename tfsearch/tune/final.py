@@ -8,8 +8,8 @@ from pathlib import Path
 
 from tfsearch.core.launch import LaunchSpec
 from tfsearch.core.records import Final, FinalEntry, Status, Trial
+from tfsearch.measure.executor import Executor
 from tfsearch.measure.job import Comparison, MeasureJob
-from tfsearch.measure.worker import Measurer
 from tfsearch.plugin.jobs import measure_job
 from tfsearch.space import Point
 from tfsearch.tune.observer import Observer
@@ -46,7 +46,7 @@ class Outcome:
 
 def run_final(
     plan: Plan,
-    measurer: Measurer,
+    executor: Executor,
     recorder: Recorder,
     observer: Observer,
     finalists: Sequence[Finalist],
@@ -58,7 +58,7 @@ def run_final(
     A participant that fails falls out; when a crash takes the whole final down, it is run again
     with each half, so that one bad build does not decide for the others.
     """
-    comparison, present = _surviving(plan, measurer, finalists)
+    comparison, present = _surviving(plan, executor, finalists)
     if comparison is None or comparison.reference is None:
         return None
     for one, standing in zip(present, comparison.standings, strict=True):
@@ -107,7 +107,7 @@ def run_final(
 
 
 def run_baseline(
-    plan: Plan, measurer: Measurer, winner: Finalist
+    plan: Plan, executor: Executor, winner: Finalist
 ) -> tuple[BaselineResult | None, str]:
     """The baseline in interleaved pairs with the winner, or why there is none."""
     if not plan.request.baseline:
@@ -115,7 +115,7 @@ def run_baseline(
     baseline = plan.problem.baseline()
     if baseline is None:
         return None, f"target {plan.target.name} has no baseline for this workload"
-    comparison = measurer.benchmark(_job(plan, winner, 2), [baseline])
+    comparison = executor.benchmark(_job(plan, winner, 2), [baseline])
     standing = comparison.standings[1]
     measurement = standing.outcome.measurement
     if measurement is None or standing.ratio is None:
@@ -135,24 +135,24 @@ def run_baseline(
 
 
 def _surviving(
-    plan: Plan, measurer: Measurer, finalists: Sequence[Finalist]
+    plan: Plan, executor: Executor, finalists: Sequence[Finalist]
 ) -> tuple[Comparison | None, Sequence[Finalist]]:
     """A comparison that has a winner, over as many finalists as allow one."""
     if not finalists:
         return None, finalists
     jobs = [_job(plan, one, len(finalists)) for one in finalists]
-    comparison = measurer.final(jobs)
+    comparison = executor.final(jobs)
     if comparison.reference is not None or len(finalists) == 1:
         return comparison, finalists
     middle = (len(finalists) + 1) // 2
     kept: list[Finalist] = []
     for half in (finalists[:middle], finalists[middle:]):
-        found, present = _surviving(plan, measurer, half)
+        found, present = _surviving(plan, executor, half)
         if found is not None and found.reference is not None:
             kept.append(present[found.reference])
     if not kept:
         return None, finalists
-    return measurer.final([_job(plan, one, len(kept)) for one in kept]), kept
+    return executor.final([_job(plan, one, len(kept)) for one in kept]), kept
 
 
 def _job(plan: Plan, one: Finalist, count: int) -> MeasureJob:

@@ -43,7 +43,9 @@ class TuneRequest:
     ``full`` (every candidate's own reduced form). ``converge``: the session ends when the bound
     says that no more than this share is left to gain. ``finalists``: how many of the best go
     into the final. ``resume``: continue an unfinished session of the same request. ``baseline``:
-    time the target's baseline too. ``limits``: what measuring one candidate may use.
+    time the target's baseline too. ``limits``: what measuring one candidate may use. ``fleet``:
+    ``HOST:PORT`` of a Ray cluster to compile and measure on, empty for one of this machine alone;
+    None: this process and its own children do it.
     """
 
     workload: Workload | KernelWorkload
@@ -65,6 +67,7 @@ class TuneRequest:
     resume: bool = True
     baseline: bool = True
     limits: Limits = field(default_factory=Limits)
+    fleet: str | None = None
 
     def __post_init__(self) -> None:
         for name, value, least in (
@@ -186,14 +189,19 @@ class Plan:
         )
 
 
-def resolve(request: TuneRequest) -> Plan:
+def resolve(request: TuneRequest, place: tuple[Target, Device] | None = None) -> Plan:
     """Find the target, device and compiler, and bind the workload.
+
+    ``place`` names the target and a device where this machine's own are not meant.
 
     ``RequestError`` for unknown names, rejected flags and macros, and arguments beyond the
     device's memory; ``UnavailableError`` for an absent device or compiler.
     """
-    target = registry.get(request.target) if request.target else registry.best_present()
-    device = registry.device(target, request.device)
+    if place is None:
+        target = registry.get(request.target) if request.target else registry.best_present()
+        device = registry.device(target, request.device)
+    else:
+        target, device = place
     workload, record = request.workload, device.record
     if record.memory_bytes:
         workload.check_memory(record.memory_bytes, record.name)

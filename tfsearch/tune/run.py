@@ -15,6 +15,7 @@ from tfsearch.core.settings import Settings
 from tfsearch.cost.rates import rates_of
 from tfsearch.db import ArtifactStore, Store
 from tfsearch.db.records import SessionRecord, SessionStatus, StoredTrial
+from tfsearch.measure.executor import Executor, LocalExecutor
 from tfsearch.measure.worker import Measurer
 from tfsearch.plugin import identity
 from tfsearch.plugin.jobs import bound_us
@@ -24,6 +25,7 @@ from tfsearch.search.scan import Scan
 from tfsearch.space import Point
 from tfsearch.tune.building import Builder
 from tfsearch.tune.final import Finalist, Outcome, run_baseline, run_final
+from tfsearch.tune.fleet import Fleet
 from tfsearch.tune.hints import similar_points
 from tfsearch.tune.interrupt import Interrupts
 from tfsearch.tune.noise import Noise, noise_of
@@ -61,11 +63,15 @@ def tune(
     """
     started = time.monotonic()
     watcher = observer or Silent()
-    plan = resolve(request)
     places = settings or core_settings.load()
     recorder = Recorder(store, ArtifactStore(places.artifacts), watcher, unsaved)
-    with Interrupts() as interrupts:
-        return _Tuning(plan, recorder, places, watcher, interrupts, started).run()
+    if request.fleet is None:
+        plan = resolve(request)
+        with Interrupts() as interrupts:
+            return _Tuning(plan, recorder, places, watcher, interrupts, started).run()
+    with Fleet(request) as fleet, Interrupts() as interrupts:
+        plan = resolve(request, fleet.place())
+        return _Tuning(plan, recorder, places, watcher, interrupts, started, fleet).run()
 
 
 @dataclass(frozen=True)
@@ -90,8 +96,10 @@ class _Tuning:
         observer: Observer,
         interrupts: Interrupts,
         started: float,
+        fleet: Fleet | None = None,
     ) -> None:
         self.plan = plan
+        self.fleet = fleet
         self.recorder = recorder
         self.places = places
         self.observer = observer
@@ -128,13 +136,18 @@ class _Tuning:
             )
         )
         session, earlier = self._session()
+        with self._executor() as executor, Builder(plan, self.recorder, self.fleet) as builder:
+            return self._search(session, earlier, incumbent, found, space, executor, builder)
+
+    def _executor(self) -> Executor:
+        if self.fleet is not None:
+            return self.fleet.open(self.plan)
         measurer = Measurer(
-            plan.target.runner,
-            plan.device.selector,
+            self.plan.target.runner,
+            self.plan.device.selector,
             lock_folder=self.places.home / "locks",
         )
-        with measurer, Builder(plan, self.recorder) as builder:
-            return self._search(session, earlier, incumbent, found, space, measurer, builder)
+        return LocalExecutor(measurer)
 
     def _search(
         self,
@@ -143,7 +156,7 @@ class _Tuning:
         incumbent: _Incumbent | None,
         found: Scan,
         space: SpaceSummary,
-        measurer: Measurer,
+        executor: Executor,
         builder: Builder,
     ) -> TuneReport:
         plan, request = self.plan, self.plan.request
@@ -165,7 +178,7 @@ class _Tuning:
             policy,
             self.recorder,
             builder,
-            measurer,
+            executor,
             self.observer,
             self.interrupts,
             floor_us=found.floor_us,
@@ -180,7 +193,7 @@ class _Tuning:
             loop.run()
         finally:
             policy.close()
-        outcome, baseline, note = self._decide(session, loop, incumbent, measurer, builder)
+        outcome, baseline, note = self._decide(session, loop, incumbent, executor, builder)
         best = self._best(loop, incumbent, outcome)
         self._finish(loop, best)
         failed = loop.failures
@@ -215,7 +228,7 @@ class _Tuning:
         session: str,
         loop: Loop,
         incumbent: _Incumbent | None,
-        measurer: Measurer,
+        executor: Executor,
         builder: Builder,
     ) -> tuple[Outcome | None, BaselineResult | None, str]:
         """The final and the baseline, unless Ctrl-C asks for what is known now."""
@@ -231,7 +244,7 @@ class _Tuning:
             with self.interrupts.waiting():
                 outcome = run_final(
                     self.plan,
-                    measurer,
+                    executor,
                     self.recorder,
                     self.observer,
                     finalists,
@@ -241,7 +254,7 @@ class _Tuning:
             if outcome is None:
                 return None, None, "no finalist"
             with self.interrupts.waiting():
-                baseline, note = run_baseline(self.plan, measurer, outcome.winner)
+                baseline, note = run_baseline(self.plan, executor, outcome.winner)
         except KeyboardInterrupt:
             if not self.interrupts.requested:
                 raise

@@ -1,8 +1,10 @@
 """The session loop: one owner of all state changes.
 
-ask → prove → build → verify → time → record → tell. Candidates are compiled ahead in a pool
-and measured in the order in which they were asked for, so that equal seeds give equal sessions;
-where kernels run on the cores that compile, nothing is compiled while one is timed.
+ask → prove → build → verify → time → record → tell. Candidates are compiled ahead in a pool.
+Where one is measured at a time they are measured in the order in which they were asked for, so
+that equal seeds give equal sessions; an executor with more devices has several under way, whose
+trials are recorded as they end. Where kernels run on the cores that compile, nothing is compiled
+while one is timed.
 """
 
 from __future__ import annotations
@@ -15,8 +17,8 @@ from datetime import UTC, datetime
 from tfsearch.core.errors import UnavailableError
 from tfsearch.core.records import Status, Trial
 from tfsearch.db.records import StoredTrial
+from tfsearch.measure.executor import Executor
 from tfsearch.measure.job import MeasureJob, MeasureOutcome
-from tfsearch.measure.worker import Measurer
 from tfsearch.plugin import identity
 from tfsearch.plugin.jobs import measure_job
 from tfsearch.search import Policy, Result
@@ -51,12 +53,13 @@ class Done:
     fresh: bool
 
 
-@dataclass
+@dataclass(eq=False)
 class Entry:
-    """A candidate in flight: ``known`` when the record answers it."""
+    """A candidate in flight: ``known`` when the record answers it; ``built`` under measurement."""
 
     candidate: Candidate
     known: StoredTrial | None = None
+    built: Built | None = None
 
 
 class Loop:
@@ -69,7 +72,7 @@ class Loop:
         policy: Policy,
         recorder: Recorder,
         builder: Builder,
-        measurer: Measurer,
+        executor: Executor,
         observer: Observer,
         interrupts: Interrupts,
         *,
@@ -82,13 +85,15 @@ class Loop:
         self._policy = policy
         self._recorder = recorder
         self._builder = builder
-        self._measurer = measurer
+        self._executor = executor
         self._observer = observer
         self._interrupts = interrupts
         self._preparer = Preparer(plan, recorder)
         self._floor_us = floor_us
         self._started = started
         self._queue: deque[Entry] = deque()
+        self._flying: dict[int, Entry] = {}
+        self._tickets = 0
         self._asked = 0
         self._next_index = 0
         self.done: list[Done] = []
@@ -127,9 +132,9 @@ class Loop:
                     break
                 if self._out_of_time():
                     self.stopped = "seconds"
+                    self._land()
                     break
-                self._end(self._queue[0])
-                self._queue.popleft()
+                self._advance()
         except KeyboardInterrupt:
             if not self._interrupts.requested:
                 raise
@@ -159,7 +164,7 @@ class Loop:
         """Ask for candidates, prepare them, and start their builds."""
         if self._queue and self._plan.device.shares_cpu:
             return
-        depth = 2 * self._builder.workers
+        depth = 2 * max(self._builder.workers, self._executor.slots)
         if self._plan.device.shares_cpu:
             depth = max(4, depth)
         while len(self._queue) < depth and not self._should_stop():
@@ -204,31 +209,66 @@ class Loop:
             self._builder.start(candidate.source, candidate.key.build)
         return Entry(candidate, known)
 
-    def _end(self, entry: Entry) -> None:
-        """Bring the candidate to its end and say so everywhere."""
+    def _advance(self) -> None:
+        """Bring one candidate to its end: the first, where one is measured at a time."""
+        slots = self._executor.slots
+        for entry in self._queue:
+            if len(self._flying) >= slots:
+                break
+            if entry.built is None and not self._launch(entry):
+                return
+        self._take()
+
+    def _launch(self, entry: Entry) -> bool:
+        """Put a candidate under measurement if its build is there; False when it ended instead.
+
+        The build is waited for when nothing else is under measurement.
+        """
+        candidate = entry.candidate
         if entry.known is not None:
             self.reused += 1
-            done = Done(entry.known.id, entry.known.trial, fresh=False)
-        else:
-            trial = self._attempt(entry.candidate)
-            done = self._record(trial)
-        self._note(done)
-        self._policy.tell([_result(entry.candidate.point, done.trial)])
-        self._announce(done)
-
-    def _attempt(self, candidate: Candidate) -> Trial:
+            self._close(entry, Done(entry.known.id, entry.known.trial, fresh=False))
+            return False
         if candidate.failure is not None or candidate.source is None or candidate.key is None:
-            return self._trial(candidate, candidate.failure)
+            self._close(entry, self._record(self._trial(candidate, candidate.failure)))
+            return False
+        if self._flying and not self._builder.ready(candidate.key.build):
+            return True
         with self._interrupts.waiting():
             if self._plan.device.shares_cpu:
                 self._builder.wait_all()
             built = self._builder.wait(candidate.key.build)
         if isinstance(built, Failure):
-            return self._trial(candidate, built)
+            self._close(entry, self._record(self._trial(candidate, built)))
+            return False
         job = self._job(candidate, built)
+        self._executor.start(self._tickets, job)
+        self._flying[self._tickets] = entry
+        self._tickets += 1
+        entry.built = built
+        return True
+
+    def _take(self) -> None:
+        """Record the candidate whose measurement ends next."""
         with self._interrupts.waiting():
-            outcome = self._measurer.submit(job)
-        return self._trial(candidate, None, built, outcome)
+            ended = self._executor.next_ended()
+        entry = self._flying[ended.ticket]
+        trial = self._trial(entry.candidate, None, entry.built, ended.outcome)
+        done = self._record(trial)
+        del self._flying[ended.ticket]
+        self._close(entry, done)
+
+    def _land(self) -> None:
+        """Take what is under measurement, so that no finished measurement is lost."""
+        while self._flying and not self._interrupts.requested:
+            self._take()
+
+    def _close(self, entry: Entry, done: Done) -> None:
+        """Say what became of a candidate everywhere; it leaves the queue."""
+        self._note(done)
+        self._policy.tell([_result(entry.candidate.point, done.trial)])
+        self._announce(done)
+        self._queue.remove(entry)
 
     def _job(self, candidate: Candidate, built: Built) -> MeasureJob:
         assert candidate.source is not None
@@ -241,7 +281,7 @@ class Loop:
             protocol=plan.request.protocol,
             limits=plan.request.limits,
             sha256=built.record.artifact,
-            seed=plan.request.seed + self._next_index,
+            seed=plan.request.seed + self._next_index + len(self._flying),
             verification_seed=plan.request.seed,
             incumbent_us=self.best_us,
         )

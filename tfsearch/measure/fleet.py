@@ -1,0 +1,554 @@
+"""The Ray executor: many machines, one device to a measuring actor. The only module with Ray.
+
+The driver alone decides and records. Actors and tasks get text and bytes and give text and bytes
+back. A worker that is lost costs its jobs nothing but time: they go to another one, and a ticket
+ends once however often it was tried.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from tfsearch.core import settings
+
+# Ray reads them while it is imported. Whoever reaches a node of Ray's can run anything there.
+settings.set_defaults(RAY_AUTH_MODE="token", RAY_USAGE_STATS_ENABLED="0")
+
+# ruff: noqa: E402
+import ray
+from ray._raylet import Config  # pyright: ignore[reportAttributeAccessIssue]
+from ray.exceptions import GetTimeoutError, RayError
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+from tfsearch.core.errors import InternalError, RequestError, UnavailableError
+from tfsearch.core.records import Status
+from tfsearch.measure.bench import import_factory
+from tfsearch.measure.clock import REFERENCE_S
+from tfsearch.measure.compare import Baseline
+from tfsearch.measure.executor import Ended
+from tfsearch.measure.job import Comparison, MeasureJob, MeasureOutcome
+from tfsearch.measure.remote import request_text, result_of, version
+from tfsearch.measure.worker import LOCK_WAIT_S, START_S
+
+Config.initialize("")  # for programs that had imported Ray before
+
+SERVER = "tfsearch.measure.remote:DeviceServer"
+VERSION = "tfsearch-version"
+PIPELINE = 2
+"""Jobs under way for each device, so that it does not idle while the driver thinks."""
+ATTEMPTS = 3
+CONNECT_S = 5.0
+HEALTH_S = 15.0
+ANSWER_S = 25.0
+NODE_WAIT_S = 20.0
+"""How long a session waits for a node when it has lost all that it had."""
+HIRE_S = 25.0
+"""How long a new worker may take to start."""
+SHUN_S = 5.0
+"""How long a device is left alone whose worker did not start: its node may be gone unnoticed."""
+REFRESH_S = 2.0
+SLICE_S = 0.2
+LEASE = 0.001
+"""Share of a device's resource that a session takes: sessions take turns by the device's lock."""
+
+
+def join_resources(offered: Mapping[str, float]) -> dict[str, float]:
+    """Ray resources of a node: what it offers and the version of tfsearch."""
+    return {**offered, f"{VERSION}:{version()}": 1.0}
+
+
+def connect(address: str) -> None:
+    """Join the cluster at ``host:port`` as a driver; this machine has to be one of its nodes.
+
+    ``RequestError`` for a malformed address; ``UnavailableError``, within half a minute, when
+    nothing answers, it is no Ray, its Ray differs, or a node's tfsearch differs.
+    """
+    host, port = split_address(address)
+    _check_reachable(address, host, port)
+    try:
+        ray.init(
+            address=address,
+            namespace="tfsearch",
+            log_to_driver=False,
+            logging_level=logging.ERROR,
+            configure_logging=False,
+        )
+    except (RayError, RuntimeError, ConnectionError, ValueError, OSError) as error:
+        raise UnavailableError(
+            "fleet.connect",
+            f"cannot join the fleet at {address}: {_line(error)}; this machine has to be one of "
+            "its nodes: start `tfsearch worker` here first",
+        ) from error
+    _check_versions(address)
+
+
+def start_local(resources: Mapping[str, float]) -> None:
+    """Start a cluster of this machine alone, on the loopback interface."""
+    try:
+        ray.init(
+            address="local",
+            namespace="tfsearch",
+            resources=join_resources(resources),
+            include_dashboard=False,
+            log_to_driver=False,
+            logging_level=logging.ERROR,
+            configure_logging=False,
+            _node_ip_address="127.0.0.1",
+        )
+    except (RayError, RuntimeError, ConnectionError, ValueError, OSError) as error:
+        raise UnavailableError("fleet.start", f"cannot start Ray here: {_line(error)}") from error
+
+
+def disconnect() -> None:
+    """Leave the cluster; the actors of this driver end, a local cluster ends."""
+    ray.shutdown()
+
+
+def become_node(
+    offered: Mapping[str, float], *, join: str, host: str, port: int, compilers: int
+) -> None:
+    """Turn this process into a node of Ray's that ends when it is stopped; does not return.
+
+    ``join`` is the head's ``HOST:PORT``; empty: be the head, at ``host`` and ``port``. Raises like
+    :func:`connect` before.
+    """
+    command = [sys.executable, "-m", "ray.scripts.scripts", "start", "--block"]
+    command += ["--num-cpus", str(max(1, compilers)), "--disable-usage-stats"]
+    command += ["--resources", json.dumps(join_resources(offered))]
+    if host:
+        command += ["--node-ip-address", host]
+    if join:
+        _check_reachable(join, *split_address(join))
+        command += ["--address", join]
+    else:
+        _require_token()
+        command += ["--head", "--port", str(port), "--include-dashboard", "false"]
+    sys.stdout.flush()
+    os.execv(sys.executable, command)
+
+
+def split_address(address: str) -> tuple[str, int]:
+    """(host, port); ``RequestError`` for anything but ``HOST:PORT``."""
+    host, _, port = address.rpartition(":")
+    if not host or not port.isascii() or not port.isdigit() or not 0 < int(port) < 65536:
+        raise RequestError("fleet.address", f"{address!r} is no address of a fleet: HOST:PORT")
+    return host.strip("[]"), int(port)
+
+
+def resource_nodes(prefix: str) -> dict[str, list[str]]:
+    """Living nodes by resource, of the resources whose names begin with ``prefix``."""
+    found: dict[str, list[str]] = {}
+    for node in ray.nodes():
+        if node["Alive"]:
+            for name in node["Resources"]:
+                if name.startswith(prefix):
+                    found.setdefault(name, []).append(node["NodeID"])
+    return found
+
+
+def resource_total(name: str) -> int:
+    """How much of a resource the living nodes have together."""
+    return int(sum(n["Resources"].get(name, 0) for n in ray.nodes() if n["Alive"]))
+
+
+def call_on(node: str, path: str, text: str) -> tuple[str, bytes]:
+    """Call the function at an import path on a node; ``UnavailableError`` without an answer."""
+    strategy = NodeAffinitySchedulingStrategy(node, soft=False)
+    options = _call.options(scheduling_strategy=strategy, num_cpus=0, max_retries=2)
+    return _answered(options.remote(path, text), ANSWER_S, f"node {node[:12]}")
+
+
+def call_with(resource: str, path: str, text: str, timeout_s: float) -> tuple[str, bytes]:
+    """Call a function on any node with a unit of a resource; from any thread.
+
+    A node that is lost is replaced by another one. ``UnavailableError`` when nobody has answered
+    within ``timeout_s`` or no node has the resource any more.
+    """
+    reference = _call.options(
+        resources={resource: 1}, num_cpus=0, max_retries=ATTEMPTS, scheduling_strategy="SPREAD"
+    ).remote(path, text)
+    deadline = time.monotonic() + timeout_s
+    absent_since: float | None = None
+    while True:
+        ready, _ = ray.wait([reference], timeout=REFRESH_S)
+        now = time.monotonic()
+        if ready:
+            return _answered(reference, ANSWER_S, f"a node with {resource}")
+        absent_since = None if resource_total(resource) else absent_since or now
+        if now >= deadline or (absent_since is not None and now - absent_since >= NODE_WAIT_S):
+            ray.cancel(reference, force=True)
+            raise UnavailableError(
+                "fleet.no-answer", f"no node with {resource} has answered for {timeout_s:.0f} s"
+            )
+
+
+@dataclass(eq=False)
+class _Worker:
+    """An actor that owns a device: resource name and node say which."""
+
+    key: tuple[str, str]
+    actor: Any
+    waiting: int = 0
+    hired: float = field(default_factory=time.monotonic)
+
+
+@dataclass(eq=False)
+class _Flight:
+    """A request under way: ``attempts`` maps references of Ray's to the workers that have it."""
+
+    ticket: int
+    text: str
+    artifacts: Any
+    bound_s: float
+    tries: int = 0
+    attempts: dict[Any, _Worker] = field(default_factory=dict[Any, _Worker])
+    deadline: float = 0.0
+
+
+class RayExecutor:
+    """Measures on every device of the fleet whose resource name begins with ``prefix``.
+
+    ``runner`` is the target's; ``server`` the import path of what serves requests in an actor.
+    """
+
+    def __init__(self, prefix: str, runner: str, *, server: str = SERVER) -> None:
+        self._prefix = prefix
+        self._runner = runner
+        self._server = server
+        self._workers: dict[tuple[str, str], _Worker] = {}
+        self._flights: dict[int, _Flight] = {}
+        self._hiring: dict[Any, _Worker] = {}
+        self._shunned: dict[tuple[str, str], float] = {}
+        self._refused: Counter[tuple[str, str]] = Counter()
+        self._ended: deque[Ended] = deque()
+        self._orphans: list[_Flight] = []
+        self._last_error = ""
+        self._refreshed = 0.0
+        self._alone_since: float | None = None
+        self._internal = -1
+
+    def __enter__(self) -> Self:
+        self._refresh()
+        try:
+            while self._hiring and not self._workers:
+                self._poll()
+            if not self._workers:
+                raise UnavailableError("fleet.no-node", self._nobody())
+        except BaseException:
+            self._dismiss()
+            raise
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._dismiss()
+
+    @property
+    def slots(self) -> int:
+        """Two for each device."""
+        return max(1, PIPELINE * len(self._workers))
+
+    def start(self, ticket: int, job: MeasureJob) -> None:
+        """Send a job to the device with the fewest."""
+        self._begin(ticket, request_text("measure", [job]), [job])
+
+    def next_ended(self) -> Ended:
+        """Wait for whichever ends first."""
+        if not self._ended and not self._flights:
+            raise InternalError("measure.executor", "no job is under way")
+        while not self._ended:
+            self._poll()
+        return self._ended.popleft()
+
+    def final(self, jobs: Sequence[MeasureJob]) -> Comparison:
+        """All of them on one device."""
+        return self._compare(request_text("final", jobs), jobs)
+
+    def benchmark(self, job: MeasureJob, baselines: Sequence[Baseline]) -> Comparison:
+        """On one device, whose node makes the baselines."""
+        return self._compare(request_text("benchmark", [job], baselines), [job])
+
+    def _dismiss(self) -> None:
+        for worker in [*self._workers.values(), *self._hiring.values()]:
+            ray.kill(worker.actor)
+        self._workers.clear()
+        self._hiring.clear()
+        self._flights.clear()
+
+    def _compare(self, text: str, jobs: Sequence[MeasureJob]) -> Comparison:
+        ticket = self._internal
+        self._internal -= 1
+        self._begin(ticket, text, jobs)
+        while True:
+            ended = self._poll(ticket)
+            if ended is not None:
+                return Comparison.from_json(ended)
+
+    def _begin(self, ticket: int, text: str, jobs: Sequence[MeasureJob]) -> None:
+        artifacts = ray.put([Path(job.artifact).read_bytes() for job in jobs])
+        bound = jobs[0].limits.deadline_s + LOCK_WAIT_S + START_S + REFERENCE_S
+        flight = _Flight(ticket, text, artifacts, PIPELINE * bound)
+        self._flights[ticket] = flight
+        self._send(flight)
+
+    def _send(self, flight: _Flight) -> None:
+        if not self._workers:
+            self._orphans.append(flight)
+            return
+        busy = set(flight.attempts.values())
+        worker = min(self._workers.values(), key=lambda one: (one in busy, one.waiting))
+        flight.tries += 1
+        flight.deadline = time.monotonic() + flight.bound_s
+        worker.waiting += 1
+        flight.attempts[worker.actor.serve.remote(flight.text, flight.artifacts)] = worker
+
+    def _poll(self, wanted: int | None = None) -> Any:
+        """Wait a moment; what ended goes to the queue, but the answer to ``wanted`` is returned."""
+        now = time.monotonic()
+        if now - self._refreshed >= REFRESH_S:
+            self._refresh()
+        owners = {ref: flight for flight in self._flights.values() for ref in flight.attempts}
+        if not owners and not self._hiring:
+            time.sleep(SLICE_S)
+            return None
+        ready, _ = ray.wait([*owners, *self._hiring], num_returns=1, timeout=SLICE_S)
+        for reference in ready:
+            if reference in self._hiring:
+                self._welcome(self._hiring.pop(reference), reference)
+                continue
+            found = self._collect(owners[reference], reference)
+            if found is not None and owners[reference].ticket == wanted:
+                return found
+        if not ready:
+            self._check_overdue(now)
+        return None
+
+    def _collect(self, flight: _Flight, reference: Any) -> Any:
+        worker = flight.attempts.pop(reference)
+        worker.waiting -= 1
+        try:
+            result = result_of(ray.get(reference))
+        except RayError as error:
+            self._lost(worker, _line(error))
+            self._again(flight)
+            return None
+        except UnavailableError as error:
+            self._refused[worker.key] += 1
+            self._lost(worker, error.message)
+            self._again(flight)
+            return None
+        del self._flights[flight.ticket]  # what other attempts still bring is the same job's
+        for other in flight.attempts.values():
+            other.waiting -= 1
+            if self._workers.get(other.key) is not other:
+                ray.kill(other.actor)  # it was overdue, and its device has to come free
+        if flight.ticket >= 0:
+            self._ended.append(Ended(flight.ticket, MeasureOutcome.from_json(result)))
+        return result
+
+    def _again(self, flight: _Flight) -> None:
+        """Try elsewhere; after three workers lost over one job it ends unmeasured."""
+        if flight.attempts:
+            return
+        if flight.tries < ATTEMPTS:
+            self._send(flight)
+            return
+        text = f"{flight.tries} workers were lost while they had it: {self._last_error}"
+        del self._flights[flight.ticket]
+        if flight.ticket < 0:
+            raise UnavailableError("fleet.workers-lost", text)
+        outcome = MeasureOutcome(Status.CANCELLED, "fleet.workers-lost", "fleet", text)
+        self._ended.append(Ended(flight.ticket, outcome))
+
+    def _lost(self, worker: _Worker, why: str) -> None:
+        self._last_error = why
+        if self._workers.get(worker.key) is worker:
+            del self._workers[worker.key]
+            ray.kill(worker.actor)
+            self._refreshed = 0.0  # hire another one at once
+
+    def _check_overdue(self, now: float) -> None:
+        """A worker that does not answer is replaced; its answer still counts if it comes first."""
+        for flight in list(self._flights.values()):
+            if flight.attempts and now >= flight.deadline:
+                for worker in flight.attempts.values():
+                    if self._workers.get(worker.key) is worker:
+                        del self._workers[worker.key]
+                self._last_error = f"no answer within {flight.bound_s:.0f} s"
+                if flight.tries < ATTEMPTS:
+                    self._send(flight)
+                else:
+                    for worker in flight.attempts.values():
+                        ray.kill(worker.actor)
+                    flight.attempts.clear()
+                    self._again(flight)
+
+    def _refresh(self) -> None:
+        """Take new devices in, drop those of nodes that are gone, and send what waits."""
+        self._refreshed = now = time.monotonic()
+        present = {
+            (name, node) for name, nodes in resource_nodes(self._prefix).items() for node in nodes
+        }
+        for reference, worker in list(self._hiring.items()):
+            if worker.key not in present or now - worker.hired >= HIRE_S:
+                del self._hiring[reference]
+                self._shun(worker, f"it did not start within {HIRE_S:.0f} s")
+        known = {*self._workers, *(worker.key for worker in self._hiring.values())}
+        for key in present - known:
+            if self._refused[key] < ATTEMPTS and self._shunned.get(key, 0.0) <= now:
+                self._hire(key)
+        for key in set(self._workers) - present:
+            del self._workers[key]  # its jobs' references fail by themselves
+        if self._workers:
+            self._alone_since = None
+            return
+        self._alone_since = self._alone_since or now
+        if not self._hiring and now - self._alone_since >= NODE_WAIT_S:
+            raise UnavailableError("fleet.no-node", self._nobody())
+
+    def _welcome(self, worker: _Worker, reference: Any) -> None:
+        """A worker that has started gets what waits for one."""
+        try:
+            ray.get(reference)
+        except RayError as error:
+            self._shun(worker, _line(error))
+            return
+        self._workers[worker.key] = worker
+        waiting, self._orphans = self._orphans, []
+        for flight in waiting:
+            self._send(flight)
+
+    def _shun(self, worker: _Worker, why: str) -> None:
+        self._last_error = why
+        self._shunned[worker.key] = time.monotonic() + SHUN_S
+        ray.kill(worker.actor)
+
+    def _hire(self, key: tuple[str, str]) -> None:
+        from urllib.parse import unquote
+
+        name, node = key
+        selector = unquote(name.removeprefix(self._prefix))
+        strategy = NodeAffinitySchedulingStrategy(node, soft=False)
+        options = _Actor.options(
+            num_cpus=0, resources={name: LEASE}, scheduling_strategy=strategy, max_restarts=0
+        )
+        config = {"runner": self._runner, "selector": selector}
+        worker = _Worker(key, options.remote(self._server, config))
+        self._hiring[worker.actor.ready.remote()] = worker
+
+    def _nobody(self) -> str:
+        known = sorted({name for name in ray.cluster_resources() if name.startswith("tfsearch-")})
+        why = f"; the last one was lost: {self._last_error}" if self._last_error else ""
+        return f"no node has {self._prefix}; the fleet has {', '.join(known) or 'none'}{why}"
+
+
+@ray.remote
+class _Actor:
+    """Owns the server of one device; its process may be killed at any time."""
+
+    def __init__(self, server: str, config: Mapping[str, str]) -> None:
+        self._server = import_factory(server)(dict(config))
+
+    def ready(self) -> None:
+        """Answers once the worker has started."""
+
+    def serve(self, text: str, artifacts: Sequence[bytes]) -> str:
+        return self._server.serve(text, artifacts)
+
+
+@ray.remote
+def _call(path: str, text: str) -> tuple[str, bytes]:
+    function: Callable[[str], tuple[str, bytes]] = import_factory(path)
+    return function(text)
+
+
+def _answered(reference: Any, timeout_s: float, who: str) -> Any:
+    try:
+        return ray.get(reference, timeout=timeout_s)
+    except GetTimeoutError:
+        ray.cancel(reference, force=True)
+        text = f"{who} has not answered within {timeout_s:.0f} s"
+        raise UnavailableError("fleet.no-answer", text) from None
+    except RayError as error:
+        raise UnavailableError("fleet.lost", f"{who} was lost: {_line(error)}") from error
+
+
+def _check_reachable(address: str, host: str, port: int) -> None:
+    """The server at the address is a Ray of this release; waits a few seconds at most."""
+    try:
+        socket.create_connection((host, port), CONNECT_S).close()
+    except OSError as error:
+        raise UnavailableError(
+            "fleet.unreachable", f"no fleet answers at {address}: {error.strerror or error}"
+        ) from error
+    # Ray's own client waits long and may end its process, so it asks in another one.
+    command = [sys.executable, "-m", "ray.scripts.scripts", "health-check", "--address", address]
+    try:
+        done = subprocess.run(
+            command, capture_output=True, text=True, timeout=HEALTH_S, check=False
+        )
+    except subprocess.TimeoutExpired:
+        raise UnavailableError(
+            "fleet.not-ray", f"what listens at {address} does not answer as Ray within {HEALTH_S} s"
+        ) from None
+    if done.returncode == 0:
+        return
+    said = next((x for x in reversed(done.stderr.splitlines()) if x.strip()), "it is not well")
+    if "ersion mismatch" in done.stderr:
+        text = f"the fleet at {address} runs another Ray than {ray.__version__}, or another Python"
+        raise UnavailableError("fleet.ray-version", text)
+    if "uthentication" in done.stderr:
+        text = f"the fleet at {address} wants its token: see RAY_AUTH_TOKEN_PATH in Ray's manual"
+        raise UnavailableError("fleet.token", text)
+    raise UnavailableError("fleet.not-ray", f"what listens at {address} is no Ray: {said[:200]}")
+
+
+def _require_token() -> None:
+    """A head without a token would take anybody's work, unless the user wants it so."""
+    from ray import _raylet
+
+    raylet: Any = _raylet  # a compiled module without types
+    loader = raylet.AuthenticationTokenLoader.instance()
+    wanted = raylet.get_authentication_mode() == raylet.AuthenticationMode.TOKEN
+    if wanted and not loader.has_token(ignore_auth_mode=True):
+        raise UnavailableError(
+            "fleet.no-token",
+            "a fleet needs a token: make one with `ray get-auth-token --generate` and give it to "
+            "every node",
+        )
+
+
+def _check_versions(address: str) -> None:
+    others = sorted(
+        name.partition(":")[2]
+        for name in resource_nodes(f"{VERSION}:")
+        if name != f"{VERSION}:{version()}"
+    )
+    if others:
+        disconnect()
+        raise UnavailableError(
+            "fleet.version",
+            f"a node of the fleet at {address} runs tfsearch {others[0]}, this is {version()}; "
+            "install the same everywhere",
+        )
+
+
+def _line(error: BaseException) -> str:
+    text = str(error).strip().splitlines()
+    return text[0][:200] if text else type(error).__name__
