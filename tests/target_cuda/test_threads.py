@@ -11,10 +11,10 @@ from tests.target_cuda.support import built, compiler_named, disassembled, sourc
 from tfsearch.atoms.contract import Access, Atom, Computation, Kind
 from tfsearch.ir.dtypes import DType
 from tfsearch.ir.tir.nodes import MemorySpace
-from tfsearch.target.cuda import semantics as meaning
 from tfsearch.target.cuda import target
 from tfsearch.target.cuda.emit import CudaDialect
 from tfsearch.target.cuda.hardware import ARCHITECTURES, document
+from tfsearch.target.cuda.semantics import reduce
 from tfsearch.target.cuda.threads import TEAMS, WARP, thread_atoms
 
 ATOMS = tuple(thread_atoms())
@@ -59,7 +59,7 @@ def test_narrowing_in_two_roundings_is_not_offered() -> None:
 def test_a_reduction_adds_in_the_order_that_the_instructions_do() -> None:
     src = np.arange(512, dtype=np.float32) ** 3
     dst = np.zeros(512, np.float32)
-    meaning.reduce(np.add, 4, 4)((dst, src))
+    reduce(np.add, 4, 4)((dst, src))
     total = np.float32(0.0)
     for warp in src.reshape(4, 32, 4):
         pieces = [(p[0] + p[2]) + (p[1] + p[3]) for p in warp]

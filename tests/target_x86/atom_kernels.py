@@ -11,6 +11,7 @@ import numpy as np
 
 from tfsearch.atoms.contract import Access, Atom, Kind, OperandSpec
 from tfsearch.atoms.table import AtomTable
+from tfsearch.codegen.storage import ENTRY_PREFIX
 from tfsearch.ir.dtypes import DType
 from tfsearch.ir.hir.rounding import round_to
 from tfsearch.ir.tir.builder import Builder
@@ -27,7 +28,7 @@ from tfsearch.ir.tir.nodes import (
     Window,
     window,
 )
-from tfsearch.target.x86.emit import ENTRY_PREFIX, source_of
+from tfsearch.target.x86.emit import source_of
 
 ROWS = 40
 GAP = 3

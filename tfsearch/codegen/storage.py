@@ -11,9 +11,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from tfsearch.core.launch import ArgumentSpec, EntrySpec
 from tfsearch.ir.tir.nodes import Alloc, Block, Buffer, For, If, Kernel, MemorySpace, Role
 
 PAGE = 4096
+ENTRY_PREFIX = "tfsearch_"
+"""What the name of a kernel's entry begins with."""
 SMALL = 16384
 """Local buffers up to this many bytes live on the C stack instead of the workspace."""
 
@@ -79,3 +82,23 @@ def plan(kernel: Kernel, reserved: int = 0) -> StoragePlan:
 
 def _round_up(value: int, step: int) -> int:
     return -(-value // step) * step
+
+
+def entry_spec(kernel: Kernel, layout: StoragePlan) -> EntrySpec:
+    """What a caller has to know of a kernel: its entry, its arguments, its units, its memory."""
+    return EntrySpec(
+        symbol=ENTRY_PREFIX + kernel.name,
+        arguments=tuple(
+            ArgumentSpec(
+                name=param.buffer.name,
+                dtype=param.buffer.dtype.value,
+                shape=param.buffer.shape,
+                strides=param.buffer.dense_strides,
+                io=param.io.value,
+                alignment=param.buffer.alignment,
+            )
+            for param in kernel.params
+        ),
+        units=kernel.units,
+        workspace_bytes=layout.workspace_bytes,
+    )

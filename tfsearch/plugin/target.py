@@ -76,6 +76,26 @@ class Source:
         """Content hash of :meth:`to_bytes`: the ``source`` of a build's key."""
         return keys.digest_bytes(self.to_bytes())
 
+    def build_key(
+        self,
+        target: str,
+        flags: Sequence[str],
+        macros: Sequence[str],
+        toolchain: ToolchainRecord,
+        headers: str,
+    ) -> BuildKey:
+        """The key of a build of this source; ``headers`` is the digest of all that it includes."""
+        return BuildKey(
+            source=self.digest,
+            launch=self.launch.digest,
+            target=target,
+            features=self.features,
+            flags=tuple(flags),
+            macros=tuple(macros),
+            toolchain=toolchain,
+            headers=headers,
+        )
+
 
 @dataclass(frozen=True)
 class Device:

@@ -7,15 +7,14 @@ from collections.abc import Mapping
 
 from tfsearch.atoms.contract import Atom
 from tfsearch.codegen.clike import KernelEmitter
-from tfsearch.codegen.storage import StoragePlan, allocations, plan
+from tfsearch.codegen.storage import ENTRY_PREFIX, allocations, entry_spec, plan
 from tfsearch.core.errors import InternalError
-from tfsearch.core.launch import ArgumentSpec, EntrySpec, LaunchSpec
+from tfsearch.core.launch import EntrySpec, LaunchSpec
 from tfsearch.ir.dtypes import DType
 from tfsearch.ir.tir.nodes import UNIT, Buffer, Kernel, MemorySpace, Module
 from tfsearch.target.cuda.launching import Configuration
 from tfsearch.target.cuda.teams import FIRST, LANE, TeamEmitter, descriptors, has_teams
 
-ENTRY_PREFIX = "tfsearch_"
 HEADER = "kernel.cuh"
 TEAMS_HEADER = "teams" + ".cuh"
 SHARED = "tfs_shared"
@@ -100,7 +99,7 @@ def source_of(module: Module, atoms: Mapping[str, Atom]) -> tuple[str, LaunchSpe
         kind = TeamEmitter if has_teams(kernel) else KernelEmitter
         emitter = kind(kernel, atoms, CudaDialect(threads, offsets), layout)
         parts += _entry(kernel, emitter, shared)
-        entry = _entry_spec(kernel, layout)
+        entry = entry_spec(kernel, layout)
         boxes = tuple(found for _, found in descriptors(kernel))
         how = Configuration((kernel.units, 1, 1), (threads, 1, 1), _cluster(kernel), shared, boxes)
         entries.append(entry)
@@ -164,22 +163,3 @@ def _entry(kernel: Kernel, emitter: KernelEmitter, shared: int) -> list[str]:
         else:
             lines.append(f"  char *const {SHARED} = {raw};")
     return [*lines, *emitter.lines(), "}", ""]
-
-
-def _entry_spec(kernel: Kernel, layout: StoragePlan) -> EntrySpec:
-    return EntrySpec(
-        symbol=ENTRY_PREFIX + kernel.name,
-        arguments=tuple(
-            ArgumentSpec(
-                name=param.buffer.name,
-                dtype=param.buffer.dtype.value,
-                shape=param.buffer.shape,
-                strides=param.buffer.dense_strides,
-                io=param.io.value,
-                alignment=param.buffer.alignment,
-            )
-            for param in kernel.params
-        ),
-        units=kernel.units,
-        workspace_bytes=layout.workspace_bytes,
-    )

@@ -87,15 +87,12 @@ class NvccCompiler:
         """Identity of the build, the content of every header included."""
         record = self.record
         given = self._flags(source, flags, macros)
-        return BuildKey(
-            source=source.digest,
-            launch=source.launch.digest,
-            target="cuda",
-            features=source.features,
-            flags=tuple(flags),
-            macros=tuple(macros),
-            toolchain=record,
-            headers=self._headers.digest(record.digest, source.text, given, SOURCE_NAME),
+        return source.build_key(
+            "cuda",
+            flags,
+            macros,
+            record,
+            self._headers.digest(record.digest, source.text, given, SOURCE_NAME),
         )
 
     def compile(

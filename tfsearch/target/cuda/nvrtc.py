@@ -108,15 +108,12 @@ class NvrtcCompiler:
 
     def key(self, source: Source, flags: Sequence[str], macros: Sequence[str]) -> BuildKey:
         """Identity of the build, the content of every header included."""
-        return BuildKey(
-            source=source.digest,
-            launch=source.launch.digest,
-            target="cuda",
-            features=source.features,
-            flags=tuple(flags),
-            macros=tuple(macros),
-            toolchain=self.record,
-            headers=self.headers(source.text, [*source.flags, *flags]).digest,
+        return source.build_key(
+            "cuda",
+            flags,
+            macros,
+            self.record,
+            self.headers(source.text, [*source.flags, *flags]).digest,
         )
 
     def compile(

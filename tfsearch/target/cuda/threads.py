@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
+from tfsearch.atoms import semantics as meaning
 from tfsearch.atoms.contract import (
     Access,
     Atom,
@@ -24,9 +25,8 @@ from tfsearch.atoms.contract import (
 )
 from tfsearch.ir.dtypes import DType
 from tfsearch.ir.tir.nodes import MemorySpace
-from tfsearch.target.cuda import semantics as meaning
+from tfsearch.target.cuda.semantics import WARP, reduce
 
-WARP = meaning.WARP
 MEMORY = frozenset({MemorySpace.GLOBAL, MemorySpace.SHARED})
 REGISTER = frozenset({MemorySpace.REGISTER})
 BASE = frozenset({"sm_80"})
@@ -385,7 +385,7 @@ def _reductions(width: Width) -> Iterator[Atom]:
             f"reduce_{fn}.{width.name}",
             Computation(Kind.REDUCE, fn, (width.lanes,), (width.dtype,)),
             (width.register("dst", Access.WRITE), width.register("src", Access.READ)),
-            meaning.reduce(function, width.warps, width.each),
+            reduce(function, width.warps, width.each),
             f"{{dst}} = tfs_reduce_{fn}<{width.warps}>({{src}});",
             "shuffle",
             steps,

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from tfsearch.atoms import semantics as meaning
 from tfsearch.atoms.contract import (
     Access,
     Atom,
@@ -23,7 +24,6 @@ from tfsearch.atoms.contract import (
 from tfsearch.ir.dtypes import DType
 from tfsearch.ir.layout import Swizzle
 from tfsearch.ir.tir.nodes import MemorySpace
-from tfsearch.target.cuda import semantics as meaning
 from tfsearch.target.cuda.threads import ACCESS_RATE, F32_RATE, SPECIAL_RATE
 
 ROWS = 64

@@ -26,10 +26,10 @@ from tfsearch.atoms.contract import (
     Sync,
     TileLayout,
 )
+from tfsearch.atoms.semantics import nothing
 from tfsearch.ir.dtypes import DType
 from tfsearch.ir.tir.nodes import MemorySpace
 from tfsearch.target.cuda import tiles
-from tfsearch.target.cuda.semantics import nothing
 
 GROUP = 4
 """Warps that issue a matrix product."""

@@ -39,16 +39,7 @@ class NullCompiler:
 
     def key(self, source: Source, flags: Sequence[str], macros: Sequence[str]) -> BuildKey:
         """Identity of the build; no headers are read."""
-        return BuildKey(
-            source=source.digest,
-            launch=source.launch.digest,
-            target=self._target,
-            features=source.features,
-            flags=tuple(flags),
-            macros=tuple(macros),
-            toolchain=self.record,
-            headers=keys.digest_bytes(b""),
-        )
+        return source.build_key(self._target, flags, macros, self.record, keys.digest_bytes(b""))
 
     def compile(
         self,

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from tfsearch.atoms import semantics as meaning
 from tfsearch.atoms.contract import (
     WEAK_STORE,
     Access,
@@ -27,8 +28,6 @@ from tfsearch.atoms.contract import (
     Sync,
 )
 from tfsearch.ir.dtypes import DType
-from tfsearch.ir.hir.numeric import erf
-from tfsearch.ir.hir.rounding import round_values
 from tfsearch.ir.tir.nodes import MemorySpace
 
 MEMORY = frozenset({MemorySpace.GLOBAL, MemorySpace.SCRATCH, MemorySpace.LOCAL})
@@ -104,10 +103,6 @@ def vector_atoms() -> Iterator[Atom]:
     yield from _ordering_atoms()
 
 
-def _nothing(_views: Sequence[Any]) -> None:
-    """Synchronisation and hints compute nothing."""
-
-
 def barrier_atom() -> Atom:
     """A barrier over all units of a kernel."""
     return Atom(
@@ -115,48 +110,14 @@ def barrier_atom() -> Atom:
         features=BASELINE,
         computes=Computation(Kind.SYNC, "unit_barrier", (), ()),
         operands=(),
-        semantics=_nothing,
+        semantics=meaning.nothing,
         cost=AtomCost("alu", 2000.0),
         template="tfs_wait(tfs_barrier_state, tfs_units);",
         effects=Effects(synchronises="unit_barrier"),
     )
 
 
-def store_to(values: Any, dtype: DType) -> Any:
-    """Values as a store converts them: rounded once, integers saturated."""
-    if dtype is DType.I8 and np.issubdtype(np.asarray(values).dtype, np.integer):
-        return np.clip(values, -128, 127).astype(np.int8)
-    if np.asarray(values).dtype == dtype.numpy:
-        return values
-    return round_values(dtype, np.asarray(values, dtype=np.float64)).astype(dtype.numpy)
-
-
 # Memory ----------------------------------------------------------------------------------------
-
-
-def _load(views: Sequence[Any]) -> None:
-    dst, src = views
-    dst[...] = 0
-    dst[: src.shape[-1]] = src.reshape(-1).astype(dst.dtype)
-
-
-def _splat(views: Sequence[Any]) -> None:
-    dst, src = views
-    dst[...] = src.reshape(-1)[0].astype(dst.dtype)
-
-
-def _fill(views: Sequence[Any]) -> None:
-    dst, value = views
-    dst[...] = value
-
-
-def _store(dtype: DType) -> Semantics:
-    def semantics(views: Sequence[Any]) -> None:
-        dst, src = views
-        flat = src.reshape(-1)[: dst.size]
-        dst[...] = store_to(flat, dtype).reshape(dst.shape)
-
-    return semantics
 
 
 def _atom(
@@ -197,7 +158,7 @@ def _memory_atoms(width: Width) -> Iterator[Atom]:
             width.register("dst", Access.WRITE),
             OperandSpec("value", Access.READ, None, (), frozenset()),
         ),
-        _fill,
+        meaning.fill,
         f"{{dst}} = tfs_set1_{width.name}({{value}});",
         "alu",
         0.5,
@@ -215,7 +176,7 @@ def _loads(width: Width, mem: DType) -> Iterator[Atom]:
         f"splat.{n}.{m}",
         Computation(Kind.SPLAT, "", lanes, types),
         (register, OperandSpec("src", read, mem, (1,), MEMORY)),
-        _splat,
+        meaning.splat,
         f"{{dst}} = tfs_set1_{n}(tfs_load_{m}_{width.dtype.value}x1({{src}}));",
         "load",
         0.5,
@@ -225,7 +186,7 @@ def _loads(width: Width, mem: DType) -> Iterator[Atom]:
         f"load.{n}.{m}",
         Computation(Kind.LOAD, "", lanes, types),
         (register, width.memory("src", read, mem)),
-        _load,
+        meaning.load,
         f"{{dst}} = tfs_load_{m}_{n}({{src}});",
         "load",
         0.5,
@@ -235,7 +196,7 @@ def _loads(width: Width, mem: DType) -> Iterator[Atom]:
         f"load_partial.{n}.{m}",
         Computation(Kind.LOAD, "", lanes, types, partial=True),
         (register, width.memory("src", read, mem, partial=True)),
-        _load,
+        meaning.load,
         f"{{dst}} = tfs_loadn_{m}_{n}({{src}}, (int)({{src.n}}));",
         "load",
         1.0,
@@ -245,7 +206,7 @@ def _loads(width: Width, mem: DType) -> Iterator[Atom]:
         f"load_strided.{n}.{m}",
         Computation(Kind.LOAD, "strided", lanes, types, partial=True),
         (register, width.memory("src", read, mem, partial=True, dense=0)),
-        _load,
+        meaning.load,
         f"{{dst}} = tfs_loads_{m}_{n}({{src}}, {{src.step}}, {{src.n}});",
         "load",
         0.5 * width.lanes,
@@ -261,7 +222,7 @@ def _stores(width: Width, mem: DType) -> Iterator[Atom]:
             f"{call}.{m}.{n}",
             Computation(Kind.STORE, fn, lanes, types),
             (width.memory("dst", write, mem), register),
-            _store(mem),
+            meaning.store(mem),
             f"tfs_{call}_{m}_{n}({{dst}}, {{src}});",
             "store",
             1.0,
@@ -272,7 +233,7 @@ def _stores(width: Width, mem: DType) -> Iterator[Atom]:
         f"store_partial.{m}.{n}",
         Computation(Kind.STORE, "", lanes, types, partial=True),
         (width.memory("dst", write, mem, partial=True), register),
-        _store(mem),
+        meaning.store(mem),
         f"tfs_storen_{m}_{n}({{dst}}, {{src}}, (int)({{dst.n}}));",
         "store",
         2.0,
@@ -282,7 +243,7 @@ def _stores(width: Width, mem: DType) -> Iterator[Atom]:
         f"store_strided.{m}.{n}",
         Computation(Kind.STORE, "strided", lanes, types, partial=True),
         (width.memory("dst", write, mem, partial=True, dense=0), register),
-        _store(mem),
+        meaning.store(mem),
         f"tfs_stores_{m}_{n}({{dst}}, {{dst.step}}, {{src}}, {{dst.n}});",
         "store",
         1.0 * width.lanes,
@@ -296,7 +257,7 @@ def _ordering_atoms() -> Iterator[Atom]:
         features=BASELINE,
         computes=Computation(Kind.SYNC, "fence", (), ()),
         operands=(),
-        semantics=_nothing,
+        semantics=meaning.nothing,
         cost=AtomCost("store", 30.0, 100.0),
         template="tfs_stream_fence();",
         effects=Effects(synchronises=Sync.FENCE, fences=frozenset({WEAK_STORE})),
@@ -308,7 +269,7 @@ def _ordering_atoms() -> Iterator[Atom]:
                 features=BASELINE,
                 computes=Computation(Kind.HINT, fn, (1,), (mem,)),
                 operands=(OperandSpec("src", Access.READ, mem, (1,), MEMORY),),
-                semantics=_nothing,
+                semantics=meaning.nothing,
                 cost=AtomCost("load", 0.5),
                 template=f"__builtin_prefetch({{src}}, 0, {locality});",
             )
@@ -316,79 +277,49 @@ def _ordering_atoms() -> Iterator[Atom]:
 
 # Lane-wise maths -------------------------------------------------------------------------------
 
-_UNARY: dict[str, tuple[Callable[[Any], Any], float]] = {
-    "neg": (np.negative, 0.5),
-    "abs": (np.abs, 0.5),
-    "sqrt": (np.sqrt, 9.0),
-    "floor": (np.floor, 1.0),
-    "ceil": (np.ceil, 1.0),
-    "round": (np.rint, 1.0),
-    "sign": (np.sign, 2.0),
-    "exp": (np.exp, 8.0),
-    "log": (np.log, 12.0),
-    "tanh": (np.tanh, 16.0),
-    "sin": (np.sin, 16.0),
-    "cos": (np.cos, 16.0),
-    "erf": (erf, 20.0),
-    "sigmoid": (lambda x: 1.0 / (1.0 + np.exp(-x)), 14.0),
-    "rsqrt": (lambda x: 1.0 / np.sqrt(x), 16.0),
-    "recip": (lambda x: 1.0 / x, 8.0),
+_UNARY_CYCLES: dict[str, float] = {
+    "neg": 0.5,
+    "abs": 0.5,
+    "sqrt": 9.0,
+    "floor": 1.0,
+    "ceil": 1.0,
+    "round": 1.0,
+    "sign": 2.0,
+    "exp": 8.0,
+    "log": 12.0,
+    "tanh": 16.0,
+    "sin": 16.0,
+    "cos": 16.0,
+    "erf": 20.0,
+    "sigmoid": 14.0,
+    "rsqrt": 16.0,
+    "recip": 8.0,
 }
 _FAST = ("exp", "log", "tanh", "sin", "cos", "erf", "sigmoid", "rsqrt", "recip")
 _INTEGER_UNARY = ("neg", "abs", "sign")
-_BINARY: dict[str, tuple[Callable[[Any, Any], Any], float]] = {
-    "add": (np.add, 0.5),
-    "sub": (np.subtract, 0.5),
-    "mul": (np.multiply, 0.5),
-    "div": (np.divide, 8.0),
-    "max": (np.maximum, 1.5),
-    "min": (np.minimum, 1.5),
+_BINARY_CYCLES: dict[str, float] = {
+    "add": 0.5,
+    "sub": 0.5,
+    "mul": 0.5,
+    "div": 8.0,
+    "max": 1.5,
+    "min": 1.5,
 }
-_COMPARE: dict[str, Callable[[Any, Any], Any]] = {
-    "lt": np.less,
-    "le": np.less_equal,
-    "gt": np.greater,
-    "ge": np.greater_equal,
-    "eq": np.equal,
-    "ne": np.not_equal,
-}
-
-
-def _lane_wise(fn: Callable[..., Any]) -> Semantics:
-    def semantics(views: Sequence[Any]) -> None:
-        dst, *sources = views
-        with np.errstate(all="ignore"):
-            if np.issubdtype(dst.dtype, np.floating):
-                wide = [np.asarray(s, dtype=np.float64) for s in sources]
-                dst[...] = fn(*wide)
-            else:
-                dst[...] = fn(*sources)
-
-    return semantics
-
-
-def _partial(fn: Callable[..., Any]) -> Semantics:
-    def semantics(views: Sequence[Any]) -> None:
-        dst, a, b = views
-        count = dst.shape[-1]
-        with np.errstate(all="ignore"):
-            dst[...] = fn(a[:count], b[:count])
-
-    return semantics
 
 
 def _map_atoms(width: Width) -> Iterator[Atom]:
     n, lanes, types = width.name, (width.lanes,), (width.dtype,)
     dst = width.register("dst", Access.WRITE)
     a, b = width.register("a", Access.READ), width.register("b", Access.READ)
-    unary = _UNARY if width.dtype.is_float else {f: _UNARY[f] for f in _INTEGER_UNARY}
-    for fn, (meaning, cycles) in unary.items():
+    unary = _UNARY_CYCLES if width.dtype.is_float else _INTEGER_UNARY
+    for fn in unary:
+        cycles, value = _UNARY_CYCLES[fn], meaning.lane_wise(meaning.UNARY[fn])
         yield _atom(
             width,
             f"{fn}.{n}",
             Computation(Kind.MAP, fn, lanes, types),
             (dst, a),
-            _lane_wise(meaning),
+            value,
             f"{{dst}} = tfs_{fn}_{n}({{a}});",
             "fma",
             cycles,
@@ -400,20 +331,21 @@ def _map_atoms(width: Width) -> Iterator[Atom]:
                 f"fast_{fn}.{n}",
                 Computation(Kind.MAP, fn, lanes, types, "fast"),
                 (dst, a),
-                _lane_wise(meaning),
+                value,
                 f"{{dst}} = tfs_fast_{fn}_{n}({{a}});",
                 "fma",
                 cycles / 2,
                 flops=width.lanes,
             )
-    binary = {f: v for f, v in _BINARY.items() if f != "div" or width.dtype.is_float}
-    for fn, (meaning, cycles) in binary.items():
+    binary = {f: v for f, v in _BINARY_CYCLES.items() if f != "div" or width.dtype.is_float}
+    for fn, cycles in binary.items():
+        value = meaning.lane_wise(meaning.BINARY[fn])
         yield _atom(
             width,
             f"{fn}.{n}",
             Computation(Kind.MAP, fn, lanes, types),
             (dst, a, b),
-            _lane_wise(meaning),
+            value,
             f"{{dst}} = tfs_{fn}_{n}({{a}}, {{b}});",
             "fma",
             cycles,
@@ -425,19 +357,19 @@ def _map_atoms(width: Width) -> Iterator[Atom]:
                 f"{fn}_partial.{n}",
                 Computation(Kind.MAP, fn, lanes, types, partial=True),
                 (width.register("dst", Access.UPDATE, partial=True), a, b),
-                _partial(meaning),
+                meaning.first_lanes(meaning.BINARY[fn]),
                 f"{{dst}} = tfs_first_{n}(tfs_{fn}_{n}({{a}}, {{b}}), {{dst}}, {{dst.n}});",
                 "fma",
                 cycles + 0.5,
                 flops=width.lanes,
             )
-    for fn, meaning in _COMPARE.items():
+    for fn, test in meaning.COMPARE.items():
         yield _atom(
             width,
             f"select_{fn}.{n}",
             Computation(Kind.MAP, f"select_{fn}", lanes, (width.dtype, width.dtype)),
             (dst, a, b, width.register("x", Access.READ), width.register("y", Access.READ)),
-            _lane_wise(lambda p, q, x, y, test=meaning: np.where(test(p, q), x, y)),
+            meaning.select(test),
             f"{{dst}} = tfs_select_{fn}_{n}({{a}}, {{b}}, {{x}}, {{y}});",
             "alu",
             1.0,
@@ -446,13 +378,6 @@ def _map_atoms(width: Width) -> Iterator[Atom]:
 
 
 # Reductions, conversions -----------------------------------------------------------------------
-
-_TREES: dict[str, Callable[[Any, Any], Any]] = {
-    "sum": np.add,
-    "prod": np.multiply,
-    "max": np.maximum,
-    "min": np.minimum,
-}
 
 
 def _tree(fn: Callable[[Any, Any], Any]) -> Semantics:
@@ -472,7 +397,7 @@ def _tree(fn: Callable[[Any, Any], Any]) -> Semantics:
 
 def _reduce_atoms(width: Width) -> Iterator[Atom]:
     n = width.name
-    for fn, meaning in _TREES.items():
+    for fn, fold in meaning.FOLD.items():
         scalar = f"tfs_h{fn}_{n}({{src}})"
         value = scalar if width.lanes == 1 else f"tfs_fold_{fn}_{n}({{src}})[0]"
         yield _atom(
@@ -480,21 +405,13 @@ def _reduce_atoms(width: Width) -> Iterator[Atom]:
             f"reduce_{fn}.{n}",
             Computation(Kind.REDUCE, fn, (width.lanes,), (width.dtype,)),
             (width.register("dst", Access.WRITE), width.register("src", Access.READ)),
-            _tree(meaning),
+            _tree(fold),
             f"{{dst}} = tfs_set1_{n}({value});",
             "shuffle",
             8.0,
             flops=width.lanes,
             latency=16.0,
         )
-
-
-def _convert(target: DType) -> Semantics:
-    def semantics(views: Sequence[Any]) -> None:
-        dst, src = views
-        dst[...] = store_to(src, target).astype(dst.dtype)
-
-    return semantics
 
 
 def _conversions(group: Sequence[Width]) -> Iterator[Atom]:
@@ -511,7 +428,7 @@ def _conversions(group: Sequence[Width]) -> Iterator[Atom]:
                     f"convert.{target.name}.{source.name}",
                     Computation(Kind.CONVERT, "", lanes, (target.dtype, source.dtype)),
                     (dst, src),
-                    _convert(target.dtype),
+                    meaning.convert(target.dtype),
                     f"{{dst}} = tfs_cvt_{source.name}_{target.name}({{src}});",
                     "fma",
                     1.0,
@@ -524,7 +441,7 @@ def _conversions(group: Sequence[Width]) -> Iterator[Atom]:
                     f"saturate_i8.{target.name}.{source.name}",
                     Computation(Kind.CONVERT, "", lanes, (DType.I8, source.dtype)),
                     (dst, src),
-                    _convert(DType.I8),
+                    meaning.convert(DType.I8),
                     f"{{dst}} = tfs_sat8_{target.name}({inner});",
                     "fma",
                     2.0,
@@ -532,15 +449,6 @@ def _conversions(group: Sequence[Width]) -> Iterator[Atom]:
 
 
 # Matrices --------------------------------------------------------------------------------------
-
-
-def _multiply_add(views: Sequence[Any]) -> None:
-    acc, a, b = views
-    if np.issubdtype(acc.dtype, np.integer):
-        acc[...] = acc + a * b
-    else:
-        wide = np.longdouble if acc.dtype == np.float64 else np.float64
-        acc[...] = (a.astype(wide) * b.astype(wide) + acc).astype(acc.dtype)
 
 
 def _mma(width: Width) -> Atom:
@@ -554,7 +462,7 @@ def _mma(width: Width) -> Atom:
             width.register("a", Access.READ),
             width.register("b", Access.READ),
         ),
-        _multiply_add,
+        meaning.multiply_add,
         f"{{acc}} = tfs_fma_{width.name}({{a}}, {{b}}, {{acc}});",
         "fma",
         0.5,

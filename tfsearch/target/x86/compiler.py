@@ -56,16 +56,7 @@ class X86Compiler:
     def key(self, source: Source, flags: Sequence[str], macros: Sequence[str]) -> BuildKey:
         """Identity of the build, the content of every header included."""
         headers = self.toolchain.headers_digest(source.text, self._flags(source, flags), macros)
-        return BuildKey(
-            source=source.digest,
-            launch=source.launch.digest,
-            target="x86",
-            features=source.features,
-            flags=tuple(flags),
-            macros=tuple(macros),
-            toolchain=self.record,
-            headers=headers,
-        )
+        return source.build_key("x86", flags, macros, self.record, headers)
 
     def compile(
         self,

@@ -7,9 +7,9 @@ from collections.abc import Mapping
 
 from tfsearch.atoms.contract import Atom
 from tfsearch.codegen.clike import KernelEmitter
-from tfsearch.codegen.storage import StoragePlan, plan
+from tfsearch.codegen.storage import ENTRY_PREFIX, entry_spec, plan
 from tfsearch.core.errors import InternalError
-from tfsearch.core.launch import ArgumentSpec, EntrySpec, LaunchSpec
+from tfsearch.core.launch import EntrySpec, LaunchSpec
 from tfsearch.ir.dtypes import DType
 from tfsearch.ir.tir.nodes import (
     UNIT,
@@ -24,7 +24,6 @@ from tfsearch.ir.tir.nodes import (
     Role,
 )
 
-ENTRY_PREFIX = "tfsearch_"
 TILE_FEATURE = "amx_tile"
 _ELEMENTS = {
     DType.F32: "float",
@@ -103,7 +102,7 @@ def source_of(module: Module, atoms: Mapping[str, Atom]) -> tuple[str, LaunchSpe
         layout = plan(kernel, BARRIER_BYTES if waits else 0)
         body = KernelEmitter(kernel, atoms, CDialect(), layout).lines()
         parts += _entry(kernel, body, waits=waits)
-        entries.append(_entry_spec(kernel, layout))
+        entries.append(entry_spec(kernel, layout))
     return "\n".join(parts), LaunchSpec(main=entries[-1], prepares=tuple(entries[:-1]))
 
 
@@ -175,22 +174,3 @@ def _threads(symbol: str, units: int, pool: int, *, waits: bool) -> list[str]:
         f"  ((run_t)args[{pool + 1}])(args[{pool}], {units}, {symbol}_thread, &call);",
         "  return call.refused;",
     ]
-
-
-def _entry_spec(kernel: Kernel, layout: StoragePlan) -> EntrySpec:
-    return EntrySpec(
-        symbol=ENTRY_PREFIX + kernel.name,
-        arguments=tuple(
-            ArgumentSpec(
-                name=param.buffer.name,
-                dtype=param.buffer.dtype.value,
-                shape=param.buffer.shape,
-                strides=param.buffer.dense_strides,
-                io=param.io.value,
-                alignment=param.buffer.alignment,
-            )
-            for param in kernel.params
-        ),
-        units=kernel.units,
-        workspace_bytes=layout.workspace_bytes,
-    )

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from tfsearch.atoms import semantics as meaning
 from tfsearch.atoms.contract import (
     WEAK_STORE,
     Access,
@@ -27,7 +28,7 @@ from tfsearch.atoms.contract import (
 )
 from tfsearch.ir.dtypes import DType
 from tfsearch.ir.tir.nodes import MemorySpace
-from tfsearch.target.x86.atoms import AVX512, MEMORY, REGISTER, store_to
+from tfsearch.target.x86.atoms import AVX512, MEMORY, REGISTER
 
 TILE = frozenset({MemorySpace.TILE})
 MODE = "tiles"
@@ -119,10 +120,6 @@ def _memory(
 # The unit's state, tiles and memory ------------------------------------------------------------
 
 
-def _nothing(views: Sequence[Any]) -> None:
-    del views
-
-
 def _zero(views: Sequence[Any]) -> None:
     views[0][...] = 0
 
@@ -145,7 +142,7 @@ def _state_atoms() -> Iterator[Atom]:
             AMX,
             Computation(Kind.CONFIGURE, fn, (), ()),
             (),
-            _nothing,
+            meaning.nothing,
             f"tfs_tiles_{fn}();",
             AtomCost("alu", cycles, cycles),
             effects=Effects(configures=MODE) if fn == "begin" else Effects(releases=MODE),
@@ -295,7 +292,7 @@ def _order_atoms(product: Product) -> Iterator[Atom]:
     wide, tall = (ROWS, k), (k, ROWS)
     zips = 2.0 if dtype is DType.BF16 else 11.0
     square = 64.0
-    for name, kind, fn, source, meaning, cycles in (
+    for name, kind, fn, source, semantics, cycles in (
         ("interleave", Kind.INTERLEAVE, "", tall, interleave, ROWS * zips),
         (
             "interleave_transposed",
@@ -315,7 +312,7 @@ def _order_atoms(product: Product) -> Iterator[Atom]:
                 _memory("dst", Access.WRITE, dtype, wide),
                 _memory("src", Access.READ, dtype, source, partial=True),
             ),
-            meaning,
+            semantics,
             f"tfs_{name}_{dtype.value}({{dst}}, {{dst.ld}}, {{src}}, {{src.ld}}, "
             "{src.rows}, {src.n});",
             AtomCost("shuffle", cycles),
@@ -367,10 +364,7 @@ def _copy_atoms(dtype: DType) -> Iterator[Atom]:
 # Rounding to bf16 in one instruction -----------------------------------------------------------
 
 
-def _round_to_bf16(views: Sequence[Any]) -> None:
-    dst, src = views
-    flat = src.reshape(-1)[: dst.size]
-    dst[...] = store_to(flat, DType.BF16).reshape(dst.shape)
+_round_to_bf16 = meaning.store(DType.BF16)
 
 
 def _native_stores() -> Iterator[Atom]:
