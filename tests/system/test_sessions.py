@@ -93,15 +93,14 @@ def test_lookup_serves_exactly_the_winner_and_it_computes_the_program(home: Sett
 def test_cold_then_warm_twice_on_one_database_and_artifact_store(
     home: Settings, compiled: list[str]
 ) -> None:
-    winners = []
     for round_ in range(2):
         before = len(compiled)
         report = tuned(trials=3)
         assert report.best is not None
-        winners.append((report.best.trial, looked_up().record.trial))
+        # A later final over the same trials may find another of two equally fast ones ahead.
+        assert looked_up().record.trial == report.best.trial
         assert report.trials.reused == (3 if round_ else 0)
         assert len(compiled) - before == (0 if round_ else 3)
-    assert len({trial for pair in winners for trial in pair}) == 1
     store = open_store(home.database_url)
     assert store.verify(home.artifacts) == []
     store.close()

@@ -158,6 +158,12 @@ def test_the_target_has_one_device() -> None:
 # The support library ---------------------------------------------------------------------------
 
 
+@pytest.fixture(autouse=True)
+def nothing_provided(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No support library that an earlier test's bundle handed to this process."""
+    monkeypatch.setattr(support, "_provided", [])
+
+
 def test_the_support_library_is_built_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     any_compiler()
     monkeypatch.setenv("TFSEARCH_HOME", str(tmp_path / "home"))
