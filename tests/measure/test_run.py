@@ -252,7 +252,7 @@ def doubled_oracle(record, sizes):
     from tfsearch.measure.oracle import HirOracle
 
     class Doubled(HirOracle):
-        def case(self, which, seed, constant_seed=None):
+        def case(self, which, seed, constant_seed=None, *, exchanged=False):
             case = super().case(which, seed, constant_seed)
             ref = 2 * case.expected["c"].ref
             return Case(case.inputs, {"c": Expected(ref, ref, ref, True)})

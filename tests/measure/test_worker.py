@@ -143,7 +143,7 @@ def slow_oracle(record, sizes):
     from tfsearch.measure.oracle import HirOracle
 
     class Slow(HirOracle):
-        def case(self, which, seed, constant_seed=None):
+        def case(self, which, seed, constant_seed=None, *, exchanged=False):
             time.sleep(0.7)
             return super().case(which, seed, constant_seed)
 

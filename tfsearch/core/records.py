@@ -15,7 +15,7 @@ from tfsearch.core import keys
 from tfsearch.core.errors import RequestError
 
 SCHEDULE_SCHEMA = 1
-VERIFIER_VERSION = 1
+VERIFIER_VERSION = 2
 NUMPY_ALIGNMENT = 16
 """Bytes that NumPy's own allocator guarantees: the default alignment class of a workload."""
 

@@ -26,18 +26,15 @@ from tfsearch.measure.job import Limits, MeasureJob, Protocol
 from tfsearch.measure.numerics import (
     Case,
     Finding,
-    Verdict,
-    Verifier,
     check_outputs,
-    float_finding,
     inout_names,
     read_outputs,
-    surroundings,
     write_inputs,
     write_poison,
 )
 from tfsearch.measure.protocols import Arguments, Loaded, Placing, Runner, bind_timed
 from tfsearch.measure.statistics import is_slow
+from tfsearch.measure.verifier import KEPT, LATE, LATE_S, Verdict, Verifier, checked
 
 Floats = NDArray[np.float64]
 Report = Callable[[str], None]
@@ -245,13 +242,20 @@ class Bench:
         self._batch_ns = [protocol.sample_us * 1000.0] * len(self.contestants)
 
     def content(self, index: int) -> Case:
-        """Contents ``index``: normal inputs, the constant ones the same in all contents."""
+        """Contents ``index``: normal inputs, the constant ones the same in all contents.
+
+        The last contents are those before with two elements of each input exchanged: who looks at
+        part of the inputs only does not tell them apart.
+        """
         number = index % self._contents
+        exchanged = number == self._contents - 1
+        number -= exchanged
         if number == 0:
-            return self.verifier.case(Pass.NORMAL, self._first_seed)
+            return self.verifier.case(Pass.NORMAL, self._first_seed, exchanged=exchanged)
         constant = self.verifier.oracle.constant_inputs
         seed = self._first_seed + number * _CONTENT_STEP
-        return self.verifier.case(Pass.NORMAL, seed, self._first_seed if constant else None)
+        kept = self._first_seed if constant else None
+        return self.verifier.case(Pass.NORMAL, seed, kept, exchanged=exchanged)
 
     def bind(self) -> None:
         """Bind every argument set of every contestant, and make all contents and references."""
@@ -312,16 +316,42 @@ class Bench:
             if inout_names(contestant.loaded):
                 write_poison(contestant.loaded, arguments, case, self.groups % 2)
                 contestant.loaded.call(arguments)
-            finding = float_finding()
-            if not finding.message:
-                finding = surroundings(contestant.loaded, arguments, case)
-            if not finding.message:
-                outputs = read_outputs(arguments, case)
-                finding = check_outputs(outputs, case, self.groups % 2)
+            variant = self.groups % 2
+            finding, outputs = checked(contestant.loaded, arguments, case, variant)
             worst = max(worst, finding.max_error)
             if finding.message:
-                return Finding(worst, f"after timing: {finding.message}", finding.code)
+                found = self._named(contestant, arguments, s, outputs, finding)
+                return Finding(worst, f"after timing: {found.message}", found.code)
         return Finding(worst)
+
+    def _named(
+        self,
+        contestant: Contestant,
+        arguments: Arguments,
+        at: int,
+        outputs: Mapping[str, Any],
+        finding: Finding,
+    ) -> Finding:
+        """What a kernel does that was right when it was verified, as far as it can be told."""
+        if finding.code not in ("verify.wrong", "verify.unwritten"):
+            return finding
+        variant, worst, text = self.groups % 2, finding.max_error, finding.message
+        case = self.content(at + self.groups)
+        time.sleep(LATE_S)
+        if not check_outputs(read_outputs(arguments, case), case, variant).message:
+            return Finding(worst, f"its outputs are written after it has returned: {text}", LATE)
+        for index in range(self._contents):
+            other = self.content(index)
+            if other is not case and not check_outputs(outputs, other, variant).message:
+                text = f"its results are those of inputs of an earlier call: {text}"
+                return Finding(worst, text, KEPT)
+        write_poison(contestant.loaded, arguments, case, variant)
+        contestant.loaded.call(arguments)
+        if check_outputs(read_outputs(arguments, case), case, variant).message:
+            text = f"right in its first calls and wrong in later ones: {text}"
+            return Finding(worst, text, "verify.later-calls")
+        text = f"right when it is called alone and wrong in a row of calls: {text}"
+        return Finding(worst, text, "verify.skipped")
 
     def _warm_up(self, index: int, spent: float) -> None:
         limit = min(WARM_LIMIT_S, self.limits.budget_s * WARM_SHARE)
