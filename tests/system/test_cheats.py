@@ -139,8 +139,9 @@ CHEATS: dict[str, tuple[str, Status, str, str]] = {
         Status.WRONG, "verify.kept", "earlier call",
     ),
     "keeps a result by pointer once it is timed": (
-        "static const float *last; if (last == a && calls > 12) {"
-        f"memcpy(c, kept, sizeof kept); return; }} calls++; {RIGHT} last = a; {KEEP}",
+        "static const float *of[2]; static float both[2][CELLS]; if (calls > 12)"
+        "for (int i = 0; i < 2; i++) if (of[i] == a) { memcpy(c, both[i], sizeof kept); return; }"
+        f"int at = calls++ & 1; {RIGHT} of[at] = a; memcpy(both[at], c, sizeof kept);",
         Status.WRONG, "verify.kept", "after timing",
     ),
     "changes an input": (
@@ -210,7 +211,7 @@ CHEATS: dict[str, tuple[str, Status, str, str]] = {
         f"{RIGHT} c[CELLS] = 1;", Status.WRONG, "verify.out-of-bounds", "after the buffer",
     ),
     "differs from run to run": (
-        f"{RIGHT} if (++calls & 1) c[5] += c[5] * 1e-7f;",
+        f"{RIGHT} if (++calls & 1 && c[5] != rintf(c[5])) c[5] *= 1 + 1.2e-7f;",
         Status.NONDETERMINISTIC, "verify.nondeterministic", "in one run",
     ),
     "crashes": ("*(volatile int *)8 = 1;", Status.CRASH, "measure.crash", "SIGSEGV"),

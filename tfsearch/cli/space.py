@@ -39,8 +39,8 @@ def space(
     """Count the schedules of a workload, and say why the others are rejected.
 
     Needs no device. With a recorded best, schedules whose bound says that they cannot beat it
-    are counted as pruned. With --space FILE the space is the file's: a T1 definition in JSON, or
-    TOML.
+    are counted as pruned. With --space FILE the space is the file's: a T1 definition in JSON, our
+    TOML, or T4 results (…T4.json, ….json.gz), whose recorded configurations are the legal ones.
     """
     document = (
         _of_file(op, pairs, options)
@@ -62,15 +62,43 @@ def space(
 def _of_file(op: str | None, pairs: tuple[str, ...], options: Mapping[str, Any]) -> dict[str, Any]:
     """The document of a space file; its kernel is not looked at."""
     from tfsearch.space import Space
-    from tfsearch.space.file import read_space_file
+    from tfsearch.space.file import is_results, read_space_file
     from tfsearch.tune.request import fixed_space
 
     _, constants = shared.kernel_words(op, pairs)
+    if is_results(options["space_file"]):
+        return _of_results(options["space_file"], constants, options)
     file = read_space_file(options["space_file"], constants)
     whole = fixed_space(Space((file.space,)), shared.pairs_of(options["fixes"], "parameter"))
     return {
         "file": str(file.path),
         "constants": dict(file.constants),
+        "parameters": {
+            p.name: {"kind": p.kind, "values": list(p.seen)} for p in whole.recipes[0].parameters
+        },
+        **_counted(whole, 0),
+        "refusals": [],
+        "incumbent_us": None,
+    }
+
+
+def _of_results(
+    path: str, constants: Mapping[str, str], options: Mapping[str, Any]
+) -> dict[str, Any]:
+    """The document of T4 results."""
+    from tfsearch.core.errors import RequestError
+    from tfsearch.space.file import read_results
+    from tfsearch.tune.request import fixed_space
+
+    if constants:
+        raise RequestError(
+            "kernel.constant", f"{path} holds results, which have no constants to replace"
+        )
+    found = read_results(path)
+    whole = fixed_space(found.space, shared.pairs_of(options["fixes"], "parameter"))
+    return {
+        "file": path,
+        "constants": {},
         "parameters": {
             p.name: {"kind": p.kind, "values": list(p.seen)} for p in whole.recipes[0].parameters
         },
