@@ -115,27 +115,26 @@ class ListedSpace(Space):
         for name, value in values.items():
             keep &= self.listed.codes[name] == recipe.by_name[name].encode(value)
         left = np.flatnonzero(keep)
-        columns = [
-            [p.seen[code] for code in self.listed.codes[p.name][left].tolist()]
-            for p in recipe.parameters
-        ]
         if not len(left):
-            columns = [[p.seen[0]] for p in recipe.parameters]
             raise RequestError(
                 "space.value-outside-domain", "no point of the list has these values together"
             )
+        columns: list[list[Any]] = []
+        for parameter in recipe.parameters:
+            codes: Any = self.listed.codes[parameter.name][left]
+            columns.append([parameter.seen[int(code)] for code in codes])
         return ListedSpace.of([p.name for p in recipe.parameters], columns)
 
 
 def _parameter(name: str, column: Sequence[Any]) -> tuple[Parameter, Any]:
     """A parameter over the values of a column, and the position of each row's value."""
-    kinds = {type(value) for value in column}
-    values: list[ParamValue]
+    kinds: set[type] = {type(value) for value in column}
+    values: Sequence[ParamValue]
+    keys: list[Any] = list(column)
     if kinds == {bool}:
         values, kind = [v for v in (False, True) if v in column], Kind.BOOLEAN
-        keys: list[Any] = list(column)
     elif kinds == {int}:
-        values, kind, keys = sorted(set(column)), Kind.ORDINAL, list(column)
+        values, kind = sorted(set(column)), Kind.ORDINAL
     elif kinds <= {int, float}:
         keys = [repr(float(value)) for value in column]
         values, kind = sorted(set(keys), key=float), Kind.DECIMAL
