@@ -23,6 +23,7 @@ from tfsearch.measure.buffers import span_elements
 from tfsearch.measure.host import timed_rounds
 from tfsearch.measure.inputs import Pass
 from tfsearch.measure.job import Limits, MeasureJob, Protocol
+from tfsearch.measure.machine import preemptions
 from tfsearch.measure.numerics import (
     Case,
     Finding,
@@ -203,11 +204,15 @@ class Contestant:
 
 @dataclass(frozen=True)
 class Group:
-    """Samples [rounds, contestants] in µs a call (NaN where one sat out), probes around them."""
+    """Samples [rounds, contestants] in µs a call (NaN where one sat out), probes around them.
+
+    ``disturbed``: the timing thread had to give up its processor meanwhile.
+    """
 
     times_us: Floats
     before: Mapping[str, float]
     after: Mapping[str, float]
+    disturbed: bool = False
 
 
 class Bench:
@@ -290,12 +295,14 @@ class Bench:
             # The first calls after the refresh find other cache contents; not a sample.
             self._run(active, 1)
         before = self.watch.settle(self.limits.budget_s * 0.05)
+        lost = preemptions()
         spent = self._run(active, rounds)
+        disturbed = preemptions() > lost
         after = self.watch.take()
         times = np.full((rounds, len(self.contestants)), np.nan)
         for column, k in enumerate(active):
             times[:, k] = spent[:, column] / (1000.0 * self.contestants[k].batch)
-        return Group(times, before, after)
+        return Group(times, before, after, disturbed)
 
     def refresh(self, active: Sequence[int]) -> None:
         """Other contents into every set, poison into every output."""
