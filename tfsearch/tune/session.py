@@ -402,7 +402,7 @@ class Loop:
 
 
 def confirmed(first: MeasureOutcome, second: MeasureOutcome) -> MeasureOutcome:
-    """What two measurements of a suspiciously fast candidate say: the slower one, or the failure."""
+    """Of two measurements of a suspiciously fast candidate the slower one, or the failure."""
     if second.measurement is None or first.measurement is None:
         return second
     slower = max(first, second, key=_median_of)
