@@ -176,6 +176,7 @@ def _optuna(context: PolicyContext) -> Policy:
         seed=context.seed,
         incumbent_us=context.incumbent_us,
         hints=context.hints,
+        second=context.options.get("second", ""),
     )
 
 
@@ -201,7 +202,7 @@ POLICIES: dict[str, PolicyEntry] = {
     "exhaustive": PolicyEntry(_exhaustive, ("prune",)),
     "local": PolicyEntry(_local),
     "evolutionary": PolicyEntry(_evolutionary, _EVOLUTIONARY),
-    "optuna": PolicyEntry(_optuna, ("variant",)),
+    "optuna": PolicyEntry(_optuna, ("variant", "second")),
     "portfolio": PolicyEntry(_portfolio, (*_SURROGATE, *_EVOLUTIONARY)),
     "surrogate": PolicyEntry(_surrogate, _SURROGATE),
 }

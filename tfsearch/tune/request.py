@@ -128,6 +128,10 @@ class Plan:
         """Predicted times of a batch of points of :attr:`space`, under the request's protocol."""
         return self.problem.predict(points, cold=protocol_named(self.request.protocol).cold)
 
+    def point_facts(self, points: Points) -> Mapping[str, Any]:
+        """The integer facts of a batch of points, one column each."""
+        return self.problem.facts(points)
+
     @cached_property
     def workload(self) -> WorkloadRecord:
         """The workload as the database knows it."""

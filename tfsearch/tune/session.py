@@ -25,6 +25,7 @@ from tfsearch.search import Policy, Result
 from tfsearch.space import Point
 from tfsearch.tune.building import Builder
 from tfsearch.tune.interrupt import Interrupts
+from tfsearch.tune.measured import measured_of
 from tfsearch.tune.observer import Observer, Progress, TrialEnded
 from tfsearch.tune.prepare import Candidate, Failure, Preparer, shortened
 from tfsearch.tune.recorder import Built, Recorder
@@ -425,6 +426,7 @@ def _result(point: Point, trial: Trial) -> Result:
         where=trial.where,
         message=trial.message,
         ci_us=None if measurement is None else measurement.ci_us,
+        measured=measured_of(trial),
     )
 
 
