@@ -194,8 +194,12 @@ def test_energy_is_an_objective_where_it_was_measured() -> None:
 def test_a_sampler_of_one_objective_says_so() -> None:
     pytest.importorskip("cmaes")
     policy: Any = make_policy("optuna:cmaes,second=bytes", Roomy(two_recipes(), by_product))
-    with pytest.raises(RequestError, match="no second objective") as caught:
+
+    def asked() -> None:
         for _ in range(8):
             (point,) = policy.ask(1)
             policy.tell([Result(point, Status.OK, 5.0 + int(point.params["a"]))])
+
+    with pytest.raises(RequestError, match="no second objective") as caught:
+        asked()
     assert caught.value.code == "policy.optuna-sampler"

@@ -20,7 +20,7 @@ import numpy as np
 import optuna
 from optuna.distributions import BaseDistribution, CategoricalDistribution, IntDistribution
 from optuna.samplers import BaseSampler
-from optuna.study import Study
+from optuna.study import Study, StudyDirection
 from optuna.trial import FrozenTrial, Trial, TrialState, create_trial
 
 from tfsearch.core.errors import RequestError, UnavailableError
@@ -375,7 +375,7 @@ def _quiet() -> Generator[None]:
 
 def _quiet_study(inner: BaseSampler, objectives: int) -> Study:
     with _quiet():
-        return optuna.create_study(sampler=inner, directions=["minimize"] * objectives)
+        return optuna.create_study(sampler=inner, directions=[StudyDirection.MINIMIZE] * objectives)
 
 
 def stored_study(storage: str, name: str, objectives: int) -> Study:
@@ -389,7 +389,7 @@ def stored_study(storage: str, name: str, objectives: int) -> Study:
             study = optuna.create_study(
                 storage=storage,
                 study_name=name,
-                directions=["minimize"] * objectives,
+                directions=[StudyDirection.MINIMIZE] * objectives,
                 load_if_exists=True,
             )
     except Exception as error:
