@@ -23,6 +23,7 @@ from typing import Any
 import numpy as np
 from _recorded import RecordedProblem, load
 from synthetic_spaces import SYNTHETIC, make
+from x86_common import machine_facts
 
 STRATEGIES = ("genetic_algorithm", "simulated_annealing", "pso", "diff_evo", "bayes_opt")
 AFTER = (20, 50, 100, 200)
@@ -130,7 +131,7 @@ def main() -> None:
     parser.add_argument("--cache", type=Path, default=Path("."))
     parser.add_argument("--out", type=Path)
     arguments = parser.parse_args()
-    document: dict[str, Any] = {}
+    document: dict[str, Any] = {"machine": machine_facts(), "args": vars(arguments)}
     paths = sorted(arguments.spaces.glob("*/*_T4.json*")) if arguments.spaces else []
     for path in paths:
         name = f"{path.parent.name}/{path.name.split('_T4')[0]}"
@@ -140,7 +141,7 @@ def main() -> None:
         if not arguments.only or name in arguments.only:
             document[name] = _judge(make(name), arguments, None)
     if arguments.out:
-        arguments.out.write_text(json.dumps(document, indent=1), encoding="utf-8")
+        arguments.out.write_text(json.dumps(document, indent=1, default=str), encoding="utf-8")
 
 
 if __name__ == "__main__":
