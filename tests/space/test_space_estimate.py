@@ -1,4 +1,4 @@
-"""Spaces that are too large to be counted: a bounded time, and an estimate that is said to be one."""
+"""Spaces too large to be counted: a bounded time, and an estimate that is said to be one."""
 
 from __future__ import annotations
 

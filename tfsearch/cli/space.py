@@ -42,9 +42,10 @@ def space(
 ) -> int:
     """Count the schedules of a workload, and say why the others are rejected.
 
-    Needs no device. A space that cannot be counted in ten seconds is estimated, which is said. With a recorded best, schedules whose bound says that they cannot beat it
+    Needs no device. With a recorded best, schedules whose bound says that they cannot beat it
     are counted as pruned. With --space FILE the space is the file's: a T1 definition in JSON, our
     TOML, or T4 results (…T4.json, ….json.gz), whose recorded configurations are the legal ones.
+    What cannot be counted in ten seconds is estimated, which is said.
     """
     document = (
         _of_file(op, pairs, options)
