@@ -100,7 +100,8 @@ class ListedSpace(Space):
         """See :meth:`Space.check`; what is not in the list is refused as ``space.absent``."""
         refusals = super().check(point)
         if not refusals and self.encode(point) not in self.rows:
-            refusals = (Refusal(ABSENT, "recipe", "this combination is not in the list"),)
+            message = "this combination is not in the list"
+            refusals = (Refusal("space.absent", "recipe", message),)
         return refusals
 
     def neighbours(self, point: Point) -> list[Point]:
