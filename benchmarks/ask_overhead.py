@@ -9,12 +9,13 @@ is one ask and one tell, and making the policy (holding the space, features) is 
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 import time
 from typing import Any
 
 import numpy as np
+from _program import say
+from x86_common import machine_facts
 
 from tfsearch.core.records import Status
 from tfsearch.search import Result, make_policy
@@ -68,7 +69,8 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--assert", dest="check", action="store_true")
     arguments = parser.parse_args()
-    missed = False
+    say({"benchmark": "ask_overhead", "machine": machine_facts(), "args": vars(arguments)})
+    worst = 0.0
     for size in SIZES:
         space = _space(size)
         legal = space.count().legal
@@ -83,10 +85,12 @@ def main() -> None:
                     policy.tell([Result(point, Status.OK, _time(point.params))])
                 spent.append((time.process_time() - start) / arguments.trials * 1e3)
             middle = float(np.median(spent))
-            missed |= middle > MARK_MS
+            worst = max(worst, middle)
             line = {"policy": name, "legal": legal, "trials": arguments.trials, "ms": middle}
-            print(json.dumps(line), flush=True)
-    if arguments.check and missed:
+            say(line)
+    met = worst <= MARK_MS
+    say({"marks": {"asking": met}, "met": met, "worst_ms": worst})
+    if arguments.check and not met:
         sys.exit(1)
 
 

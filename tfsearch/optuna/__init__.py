@@ -136,7 +136,7 @@ class Records:
         is new. Returns the study. ``RequestError`` (``optuna.storage``, ``policy.objective``).
         """
         beside = studies.Second(second, self.plan) if second else None
-        record = self.plan.workload.record
+        record = self.plan.workload
         study = studies.stored_study(
             storage, name or f"{record.op} {record.key[:12]}", 1 if beside is None else 2
         )
