@@ -29,7 +29,10 @@ int right(void** args) {
 }
 int skips(void** args) { return calls++ == 5 ? 0 : right(args); }
 int fails(void** args) { (void)args; return 9; }
-int stack(void** args) { volatile unsigned char own[64]; return (unsigned char*)args ? own[32] : 0; }
+int stack(void** args) {
+  volatile unsigned char own[64];
+  return args ? own[32] : 0;
+}
 int heap(void** args) {
   int size = *(int*)args[0], found;
   unsigned char* own = malloc((size_t)size);

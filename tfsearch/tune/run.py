@@ -9,7 +9,12 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
 from tfsearch.core import settings as core_settings
-from tfsearch.core.errors import NoCandidateError, TfsearchError, UnavailableError
+from tfsearch.core.errors import (
+    NoCandidateError,
+    RequestError,
+    TfsearchError,
+    UnavailableError,
+)
 from tfsearch.core.records import Status
 from tfsearch.core.settings import Settings
 from tfsearch.cost.rates import rates_of
@@ -43,6 +48,10 @@ from tfsearch.tune.report import (
 )
 from tfsearch.tune.request import Plan, TuneRequest, resolve
 from tfsearch.tune.session import Done, Loop, now
+
+
+COUNT_S = 120.0
+"""How long a space may take to be counted before it is refused: nothing is searched uncounted."""
 
 
 def tune(
@@ -111,7 +120,13 @@ class _Tuning:
         plan = self.plan
         self.observer.stage(Stage.ENUMERATE)
         with self.interrupts.waiting():
-            counts = plan.space.count()
+            counts = plan.space.count_within(COUNT_S)
+        if not counts.exact:
+            raise RequestError(
+                "tune.space-too-large",
+                f"the {counts.points} points of this space cannot be counted in {COUNT_S:g} s "
+                f"(about {counts.legal:.3g} are legal); fix some parameters or constrain them more",
+            )
         if counts.legal == 0:
             reasons = ", ".join(f"{code}: {count}" for code, count in counts.rejected.items())
             raise NoCandidateError(
