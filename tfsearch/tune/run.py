@@ -49,7 +49,6 @@ from tfsearch.tune.report import (
 from tfsearch.tune.request import Plan, TuneRequest, resolve
 from tfsearch.tune.session import Done, Loop, now
 
-
 COUNT_S = 120.0
 """How long a space may take to be counted before it is refused: nothing is searched uncounted."""
 
