@@ -14,7 +14,7 @@ import time
 from typing import Any
 
 import numpy as np
-from _program import say
+from _program import say, told
 from x86_common import machine_facts
 
 from tfsearch.core.records import Status
@@ -69,7 +69,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--assert", dest="check", action="store_true")
     arguments = parser.parse_args()
-    say({"benchmark": "ask_overhead", "machine": machine_facts(), "args": vars(arguments)})
+    say({"benchmark": "ask_overhead", "machine": machine_facts(), "args": told(arguments)})
     worst = 0.0
     for size in SIZES:
         space = _space(size)

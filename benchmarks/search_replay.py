@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from _program import told
 from _recorded import RecordedProblem, load
 from synthetic_spaces import SYNTHETIC, make
 from x86_common import machine_facts
@@ -168,7 +169,7 @@ def main() -> None:
     parser.add_argument("--keep", action="store_true", help="keep our own runs in the cache too")
     parser.add_argument("--out", type=Path)
     arguments = parser.parse_args()
-    document: dict[str, Any] = {"machine": machine_facts(), "args": vars(arguments)}
+    document: dict[str, Any] = {"machine": machine_facts(), "args": told(arguments)}
     paths = sorted(arguments.spaces.glob("*/*_T4.json*")) if arguments.spaces else []
     for path in paths:
         name = f"{path.parent.name}/{path.name.split('_T4')[0]}"
@@ -178,7 +179,7 @@ def main() -> None:
         if not arguments.only or name in arguments.only:
             document[name] = _judge(make(name), arguments, None)
     if arguments.out:
-        arguments.out.write_text(json.dumps(document, indent=1, default=str), encoding="utf-8")
+        arguments.out.write_text(json.dumps(document, indent=1), encoding="utf-8")
 
 
 if __name__ == "__main__":
