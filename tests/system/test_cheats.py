@@ -92,7 +92,7 @@ static void right(const float *a, const float *b, float *c) {
 struct job { const float *a, *b; float *c; };
 static void *later(void *given) {
   struct job *j = given;
-  usleep(3000);
+  usleep(1000);
   right(j->a, j->b, j->c);
   return 0;
 }
@@ -113,6 +113,10 @@ KEEP = (
     "memcpy(kept_a, a, sizeof kept); memcpy(kept_b, b, sizeof kept); memcpy(kept, c, sizeof kept);"
 )
 START = "pthread_t t; pthread_create(&t, 0, {0}, &j); pthread_detach(t);"
+HANDED_OVER = (
+    "struct job *own = malloc(sizeof *own); *own = (struct job){a, b, c};"
+    "pthread_t t; pthread_create(&t, 0, later, own); pthread_detach(t);"
+)
 CHEATS: dict[str, tuple[str, Status, str, str]] = {
     "keeps results by comparing inputs": (
         "if (!memcmp(a, kept_a, sizeof kept) && !memcmp(b, kept_b, sizeof kept)) {"
@@ -188,12 +192,10 @@ CHEATS: dict[str, tuple[str, Status, str, str]] = {
         f"if (++calls > 12) return; {RIGHT}", Status.WRONG, "verify.later-calls", "after timing",
     ),
     "leaves the work to a thread": (
-        "static struct job j; j = (struct job){a, b, c};" + START.format("later"),
-        Status.WRONG, "verify.late", "after it has returned",
+        HANDED_OVER, Status.WRONG, "verify.late", "after it has returned",
     ),
     "leaves the work to a thread once it is timed": (
-        f"if (calls++ < 12) {{ {RIGHT} return; }}"
-        "static struct job j; j = (struct job){a, b, c};" + START.format("later"),
+        f"if (calls++ < 12) {{ {RIGHT} return; }} {HANDED_OVER}",
         Status.WRONG, "verify.late", "after",
     ),
     "leaves a thread running": (

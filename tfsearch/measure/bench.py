@@ -35,7 +35,7 @@ from tfsearch.measure.numerics import (
 )
 from tfsearch.measure.protocols import Arguments, Loaded, Placing, Runner, bind_timed
 from tfsearch.measure.statistics import is_slow
-from tfsearch.measure.verifier import KEPT, LATE, LATE_S, Verdict, Verifier, checked
+from tfsearch.measure.verifier import KEPT, LATE, Verdict, Verifier, checked, comes_late
 
 Floats = NDArray[np.float64]
 Report = Callable[[str], None]
@@ -344,8 +344,7 @@ class Bench:
             return finding
         variant, worst, text = self.groups % 2, finding.max_error, finding.message
         case = self.content(at + self.groups)
-        time.sleep(LATE_S)
-        if not check_outputs(read_outputs(arguments, case), case, variant).message:
+        if comes_late(arguments, case, variant):
             return Finding(worst, f"its outputs are written after it has returned: {text}", LATE)
         for index in range(self._contents):
             other = self.content(index)
