@@ -20,7 +20,7 @@ from tfsearch.core.records import (
     Trial,
     WorkloadRecord,
 )
-from tfsearch.db import codec, maintain, schema, writing
+from tfsearch.db import codec, maintain, recording, schema, writing
 from tfsearch.db import select as statements
 from tfsearch.db.artifacts import ArtifactStore
 from tfsearch.db.engine import Database
@@ -181,7 +181,7 @@ class Store:
         returns the same id and changes nothing; another trial under the same (session, index) is
         an ``InternalError``.
         """
-        return self._database.write(lambda connection: writing.insert_trial(connection, trial))
+        return recording.record_trial(self._database, trial)
 
     def trial(self, trial_id: int) -> StoredTrial | None:
         """A trial by id."""
