@@ -44,7 +44,7 @@ CPU_MS = 2.0
 
 @dataclass(frozen=True)
 class Told:
-    """What a session saw: ids by index, milliseconds of the timed calls, when it began and ended."""
+    """What a session saw: ids by index, milliseconds of its timed calls, its begin and end."""
 
     number: int
     ids: list[int]

@@ -29,6 +29,7 @@ T = TypeVar("T")
 DEFAULT_TIMEOUT_S = 10.0
 _WRITING = "tfsearch_writing"
 _SINGLE = "tfsearch_single"
+_PAUSE_S, _LONGEST_PAUSE_S = 0.002, 0.01
 MOST_CONFLICTS = 5
 """How often a transaction is begun that a server undoes in favour of others."""
 # docs/decisions/0003-sqlite-durability.md says why FULL.
@@ -193,7 +194,7 @@ class Database:
             creator=self._connect_sqlite,
             poolclass=StaticPool if self.in_memory else QueuePool,
         )
-        event.listen(engine, "begin", _begin_sqlite)
+        event.listen(engine, "begin", self._begin_sqlite)
         return engine
 
     def _settle(self, connection: DBAPIConnection, _: ConnectionPoolEntry) -> None:
@@ -231,12 +232,37 @@ class Database:
             raise
         return connection
 
+    def _begin_sqlite(self, connection: Connection) -> None:
+        # A transaction that starts as a reader and writes later fails at once when another writer
+        # was faster (SQLITE_BUSY_SNAPSHOT), so writers take the lock first.
+        if not connection.get_execution_options().get(_WRITING):
+            connection.exec_driver_sql("BEGIN")
+            return
+        raw = cast("sqlite3.Connection", connection.connection.dbapi_connection)
+        raw.execute("PRAGMA busy_timeout=0")
+        try:
+            _take_turn(raw, time.monotonic() + self.timeout_s)
+        finally:
+            raw.execute(f"PRAGMA busy_timeout={int(1000 * self.timeout_s)}")
 
-def _begin_sqlite(connection: Connection) -> None:
-    # A transaction that starts as a reader and writes later fails at once when another writer
-    # was faster (SQLITE_BUSY_SNAPSHOT), so writers take the lock first.
-    writing = connection.get_execution_options().get(_WRITING)
-    connection.exec_driver_sql("BEGIN IMMEDIATE" if writing else "BEGIN")
+
+def _take_turn(raw: sqlite3.Connection, deadline: float) -> None:
+    """Begin to write, waiting for other writers until ``deadline``.
+
+    SQLite's own wait doubles its pauses to a tenth of a second, while a writer holds the lock for
+    about a millisecond: the longer one has waited, the more writers come first.
+    """
+    started = time.monotonic()
+    while True:
+        try:
+            raw.execute("BEGIN IMMEDIATE")
+            return
+        except sqlite3.Error as error:
+            now = time.monotonic()
+            if not errors.is_busy(error) or now >= deadline:
+                raise
+            longest = min(_LONGEST_PAUSE_S, _PAUSE_S + (now - started) / 50)
+            time.sleep(random.uniform(0.1 * longest, longest))
 
 
 def _begin_server(connection: Connection) -> None:
