@@ -1,8 +1,8 @@
 """Frozen records: what the layers hand to one another and what the database keeps.
 
 Units: times are microseconds in fields named ``*_us`` and nanoseconds in ``*_ns``; sizes are
-bytes. Digests are SHA-256 hex strings made by :mod:`tfsearch.core.keys`; a record has its own computed
-once, when it is first asked for, so nothing may change what a record holds.
+bytes. Digests are SHA-256 hex strings made by :mod:`tfsearch.core.keys`; that of a record is
+computed when it is first asked for and kept, so nothing may change what a record holds.
 """
 
 from __future__ import annotations
