@@ -200,6 +200,8 @@ def test_recording_of_several_sessions_is_timed(tmp_path: Path) -> None:
 
 
 def test_the_drivers_time_for_a_trial_is_counted(tmp_path: Path) -> None:
-    (found,) = well_formed("driver_cpu", *run(tmp_path, "driver_cpu.py", str(tmp_path)))
+    code, (first, found, last) = run(tmp_path, "driver_cpu.py", str(tmp_path))
+    assert (code, first["benchmark"]) == (0, "driver_cpu")
+    assert last["marks"] == {"every_trial": True, "cpu": None}
     assert (found["trials"], found["recorded"]) == (4, 6)
     assert 0 < found["main_thread_ms"] <= found["wall_ms"]
