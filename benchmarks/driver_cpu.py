@@ -64,6 +64,7 @@ def main() -> int:
     made.add_argument("--profile", type=int, default=0, help="print so many functions to stderr")
     args = made.parse_args()
     places = Settings(args.folder, args.database or f"sqlite:///{args.folder}/driver.db")
+    del args.folder
     args.database = places.database_url.partition(":")[0]  # it may have a password
     begin("driver_cpu", args)
     warm, trials = (2, 6) if args.quick else (WARM, args.trials + WARM)
