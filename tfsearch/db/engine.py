@@ -161,7 +161,8 @@ class Database:
                 begun = False
                 try:
                     with engine.connect() as connection:  # undoes what is not committed
-                        if not (self.is_sqlite or single or _answers(connection)):
+                        asked = not (self.is_sqlite or single) and attempt < MOST_CONFLICTS
+                        if asked and not _answers(connection):
                             connection.invalidate()
                             self._engine.dispose()  # the idle ones are as old
                             continue

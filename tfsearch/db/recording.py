@@ -60,7 +60,7 @@ class Ids:
 class Row:
     """A trial, encoded: ``outcome`` for its own row, values for the rows it refers to.
 
-    ``head``, ``environment`` and ``context`` name shared rows in :class:`Ids`.
+    ``head``, ``environment`` and ``context`` name shared rows in :class:`Ids`; None: it has none.
     """
 
     trial: Trial
@@ -192,19 +192,15 @@ def _at_once(connection: Connection, row: Row) -> int | None:
     that the trial needs was committed by another session in this moment.
     """
     ids = Ids(connection)
-    shared = {
-        "session_id": ids.get(("session", row.trial.session)),
-        "workload_id": ids.get(("workload", row.trial.workload)),
-        "head_id": ids.get(row.head),
-        "context_id": row.context and ids.get(row.context),
-        "environment_id": row.environment and ids.get(row.environment),
+    needed = {
+        "session_id": ("session", row.trial.session),
+        "workload_id": ("workload", row.trial.workload),
+        "head_id": row.head,
+        "context_id": row.context,
+        "environment_id": row.environment,
     }
-    missing = [name for name, number in shared.items() if number is None]
-    if any(name in missing for name in ("session_id", "workload_id", "head_id")):
-        return None
-    if ("context_id" in missing and row.context) or (
-        "environment_id" in missing and row.environment
-    ):
+    shared = {name: None if what is None else ids.get(what) for name, what in needed.items()}
+    if any(number is None and needed[name] is not None for name, number in shared.items()):
         return None
     parts = {"key": row.key, "build": row.build, "measurement": row.measurement}
     text = statement.record_text(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from functools import cache
+from functools import lru_cache
 from typing import Any
 
 from sqlalchemy import Dialect, Table
@@ -16,7 +16,7 @@ _BUILD = ("artifact", "seconds", "resources", "log")
 _MEASUREMENT = ("protocol", "samples", "conditions")
 
 
-@cache
+@lru_cache(maxsize=64)
 def record_text(dialect: Dialect, parts: tuple[str, ...]) -> str:
     """The statement for trials with these parts: ``key``, ``build``, ``measurement``.
 
