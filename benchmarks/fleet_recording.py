@@ -1,7 +1,8 @@
 """What recording a trial costs while many sessions record to one database at a time.
 
 Every session is a process that has made its trials before the clock starts and has recorded the
-first few of them, so neither start-up nor the first use of a statement is timed. Two loads:
+first few of them, and it ends when all have recorded, so neither its start and end nor the first
+use of a statement is timed. Two loads:
 
 - ``spaced``: a session records a trial every ``--every-ms`` on average (uniformly from half of it
   to half more), as one that measures in between does. It sleeps meanwhile: what compiling and
@@ -75,6 +76,7 @@ def session(number: int, url: str, trials: int, every_s: float, barrier: Any, an
         took.append(1000.0 * (time.perf_counter() - started))
         spent += time.process_time() - used
     ended = time.monotonic()
+    barrier.wait()  # nor is the end of a session's process timed by those that still record
     store.close()
     answers.put(Told(number, ids, took, 1000.0 * spent / trials, began, ended))
 
