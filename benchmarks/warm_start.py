@@ -75,6 +75,7 @@ NEW: tuple[Shape, ...] = (
     (832, 448, 320),
     (576, 704, 512),
 )
+NAME = "neighbours.db"
 TRIALS = 16
 WARM, COLD = 8, 64
 ROUNDS = 201
@@ -136,27 +137,47 @@ def best_of(trials: Sequence[Any]) -> ScheduleRecord:
     return min(timed, key=lambda t: t.measurement.median_us).schedule
 
 
-def new_shape(shape: Shape, database: Path, args: argparse.Namespace) -> dict[str, Any]:
+def searched_alone(shape: Shape, folder: Path, args: argparse.Namespace) -> tuple[Any, list[Any]]:
+    """The winner of a session in a database that holds nothing else, and the session's trials.
+
+    A session that the folder already has is not run again: its winner meets the others anyway.
+    """
+    database = folder / f"cold-{'x'.join(map(str, shape))}" / "cold.db"
+    if database.exists():
+        store = open_store(f"sqlite:///{database}")
+        try:
+            final = store.latest_final(workload_of(shape).key)
+            trials = [stored.trial for stored in store.trials()]
+            winner = None if final is None else store.trial(final.final.winner)
+        finally:
+            store.close()
+        if winner is not None and len(trials) == args.cold:
+            return winner.trial.schedule, trials
+    database.parent.mkdir(exist_ok=True)
+    report, trials = tuned(shape, args.cold, database, args.seed)
+    assert report.best is not None
+    return report.best.schedule, trials
+
+
+def new_shape(shape: Shape, folder: Path, args: argparse.Namespace) -> dict[str, Any]:
     """Tune a new shape warm and cold, and let the winners meet."""
+    cold, alone = searched_alone(shape, folder, args)
     started = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="tfsearch-warm-") as text:
-        folder = Path(text)
-        warm, tried = tuned(shape, args.warm, copied(database, folder / "warm"), args.seed)
+        copy = copied(folder / NAME, Path(text) / "warm")
+        warm, tried = tuned(shape, args.warm, copy, args.seed)
         warm_s = time.monotonic() - started
-        (folder / "cold").mkdir()
-        cold, alone = tuned(shape, args.cold, folder / "cold" / "cold.db", args.seed)
         assert warm.best is not None
-        assert cold.best is not None
         met = {
             "warm": warm.best.schedule,
-            "cold": cold.best.schedule,
+            "cold": cold,
             f"cold{args.warm}": best_of(alone[: args.warm]),
         }
         found = final(shape, met, args)
     return {
         "shape": list(shape),
         "trials": {"warm": len(tried), "cold": len(alone)},
-        "tune_s": {"warm": warm_s, "cold": cold.elapsed_s},
+        "warm_s": warm_s,
         **found,
         "warm_us": [None if t.measurement is None else t.measurement.median_us for t in tried],
         "params": {name: dict(schedule.params) for name, schedule in met.items()},
@@ -242,7 +263,7 @@ def main() -> int:
     begin("warm_start", args)
     folder = Path(args.folder or tempfile.mkdtemp(prefix="tfsearch-warm-"))
     folder.mkdir(parents=True, exist_ok=True)
-    database, held = folder / "neighbours.db", folder / "lines.jsonl"
+    database, held = folder / NAME, folder / "lines.jsonl"
     everything = args.neighbours is None and args.new is None and args.report is None
 
     def keep(line: dict[str, Any]) -> None:
@@ -255,7 +276,7 @@ def main() -> int:
             keep(neighbour(shape, database, args))
     if args.new is not None or everything:
         for shape in _part(args.new or ":", new):
-            keep(new_shape(shape, database, args))
+            keep(new_shape(shape, folder, args))
     lines = [json.loads(line) for line in held.read_text().splitlines()] if held.exists() else []
     rows = [line for line in lines if "shape" in line]
     marks, summary = marks_of(rows)

@@ -11,6 +11,7 @@ from tfsearch.db.artifacts import ArtifactEntry, ArtifactStore
 from tfsearch.db.records import (
     BestQuery,
     GcReport,
+    ModelRecord,
     Nearest,
     Problem,
     ProofRecord,
@@ -21,6 +22,7 @@ from tfsearch.db.records import (
     StoredFinal,
     StoredTrial,
     StoreStats,
+    Timing,
 )
 
 if TYPE_CHECKING:
@@ -34,6 +36,7 @@ __all__ = [
     "ArtifactStore",
     "BestQuery",
     "GcReport",
+    "ModelRecord",
     "Nearest",
     "Problem",
     "ProofRecord",
@@ -45,6 +48,7 @@ __all__ = [
     "StoreStats",
     "StoredFinal",
     "StoredTrial",
+    "Timing",
     "open_store",
     "upgrade_store",
 ]

@@ -91,7 +91,7 @@ class Ranked(Base):
         if point not in self._noted:
             self._note(point)
         if result.status is not Status.CANCELLED:
-            estimate = float(predict_points(self.problem, [point])[0][0])
+            estimate = float(predict_points(self.problem, [point], corrected=True)[0][0])
             time_us = time_of(result)
             residual = FAILED
             if time_us is not None and estimate > 0:

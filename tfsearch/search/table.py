@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from tfsearch.search.features import Encoder
-from tfsearch.search.problem import Problem, Times
+from tfsearch.search.problem import Correcting, Problem, Times
 from tfsearch.search.scan import Ints, points_of
 from tfsearch.space import Point, Points
 
@@ -123,7 +123,10 @@ class Table:
         for points in batches:
             start, position = self._starts[-1], self._positions[points.recipe.name]
             predicted = self._problem.predict(points)
-            estimates.append(np.asarray(predicted.estimate_us, np.float64))
+            estimate = np.asarray(predicted.estimate_us, np.float64)
+            if isinstance(self._problem, Correcting) and self._problem.corrects:
+                estimate = self._problem.correct(points, estimate)
+            estimates.append(estimate)
             bounds.append(np.asarray(predicted.bound_us, np.float64))
             features.append(self._encoder.features(points))
             self._batches.append(points)

@@ -57,7 +57,7 @@ def _best(plan: Plan, points: Sequence[Point], count: int) -> list[Point]:
     """The ``count`` best by estimate, ties in order."""
     if not points:
         return []
-    estimate, _ = predict_points(plan, points)
+    estimate, _ = predict_points(plan, points, corrected=True)
     order = np.argsort(np.where(np.isnan(estimate), np.inf, estimate), kind="stable")
     return [points[int(place)] for place in order[:count]]
 
