@@ -2,12 +2,12 @@
 
 What is learned is the logarithm of measured over estimated time, as a linear function of features
 of a candidate. Only differences between candidates of one workload count: times, estimates and
-features are taken relative to the mean of their group, so a factor that all candidates of a workload
-share (which ranks nothing) is neither learned nor applied. The weights are the posterior mean of a
-Bayesian linear regression (C. M. Bishop, *Pattern Recognition and Machine Learning*, 3.3); the
-strength of the prior is the one of greatest evidence among ``STRENGTHS`` (3.5). Candidates slower than
-the fastest of their group count less, the more so the slower they are: only the fast end is
-ranked for. Everything is in closed form, so equal examples give equal corrections.
+features are taken relative to the mean of their group, so a factor that all candidates of a
+workload share (which ranks nothing) is neither learned nor applied. The weights are the posterior
+mean of a Bayesian linear regression (C. M. Bishop, *Pattern Recognition and Machine Learning*,
+3.3); the strength of the prior is the one of greatest evidence among ``STRENGTHS`` (3.5).
+Candidates slower than the fastest of their group count less, the more so the slower they are: only
+the fast end is ranked for. Everything is in closed form, so equal examples give equal corrections.
 
 Whether a correction is to be used is decided by :func:`judge`: each workload in turn is left out,
 and ranked by what the others taught.
@@ -28,7 +28,7 @@ from tfsearch.cost.ranks import recall, spearman
 VERSION = 1
 """Of what is learned and of the form in which it is kept."""
 STRENGTHS = (0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0, 1000.0)
-FADING = 0.5
+FADING = 0.2
 """Log time beyond the fastest of a group at which a candidate counts about a third."""
 MOST = math.log(2.0)
 """No correction is greater than this, in either direction."""
@@ -77,8 +77,8 @@ class Examples:
 class Correction:
     """What was learned. Columns of all arrays are in the order of ``names``.
 
-    A feature is moved by ``centre``, divided by ``scale`` and kept between ``low`` and ``high``, the
-    range that was seen. ``covariance`` is that of the weights.
+    A feature is moved by ``centre``, divided by ``scale`` and kept between ``low`` and ``high``,
+    the range that was seen. ``covariance`` is that of the weights.
     """
 
     names: tuple[str, ...]
@@ -103,11 +103,13 @@ class Correction:
         return mean, np.sqrt(np.maximum(spread, 0.0))
 
     def to_json(self) -> dict[str, Any]:
-        """Plain lists and numbers."""
+        """Plain lists and numbers; of the covariance the lower triangle, to six digits."""
+        lower = self.covariance[np.tril_indices(len(self.names))]
         return {
             "names": list(self.names),
             "noise": self.noise,
             **{name: getattr(self, name).tolist() for name in _ARRAYS},
+            "covariance": [float(f"{value:.6g}") for value in lower.tolist()],
         }
 
     @staticmethod
@@ -116,20 +118,24 @@ class Correction:
         try:
             names = tuple(str(name) for name in fields["names"])
             arrays = {name: np.array(fields[name], np.float64) for name in _ARRAYS}
+            lower = np.array(fields["covariance"], np.float64)
             noise = float(fields["noise"])
         except (KeyError, TypeError, ValueError) as error:
             raise ValueError(f"not a correction: {error}") from error
         count = len(names)
-        for name, array in arrays.items():
-            shape = (count, count) if name == "covariance" else (count,)
-            if array.shape != shape or not np.isfinite(array).all():
-                raise ValueError(f"not a correction: {name} is not {shape} finite numbers")
+        sizes = {**dict.fromkeys(_ARRAYS, count), "covariance": count * (count + 1) // 2}
+        for name, array in {**arrays, "covariance": lower}.items():
+            if array.shape != (sizes[name],) or not np.isfinite(array).all():
+                raise ValueError(f"not a correction: {name} is not {sizes[name]} finite numbers")
         if not (arrays["scale"] > 0).all():
             raise ValueError("not a correction: a scale is not above 0")
-        return Correction(names, noise=noise, **arrays)
+        covariance = np.zeros((count, count))
+        covariance[np.tril_indices(count)] = lower
+        covariance += np.tril(covariance, -1).T
+        return Correction(names, noise=noise, covariance=covariance, **arrays)
 
 
-_ARRAYS = ("centre", "scale", "low", "high", "weights", "covariance")
+_ARRAYS = ("centre", "scale", "low", "high", "weights")
 
 
 def fit(examples: Examples) -> Correction:
@@ -139,7 +145,9 @@ def fit(examples: Examples) -> Correction:
     y = _relative(examples.measured - examples.estimate, examples.group, weight)
     count = len(examples.names)
     root = np.sqrt(weight)
-    scale = np.sqrt((weight @ x**2) / max(float(weight.sum()), 1e-12)) if len(x) else np.zeros(count)
+    scale = (
+        np.sqrt((weight @ x**2) / max(float(weight.sum()), 1e-12)) if len(x) else np.zeros(count)
+    )
     varies = scale > 1e-9
     scale = np.where(varies, scale, 1.0)
     centre = np.average(examples.features, axis=0, weights=weight) if len(x) else np.zeros(count)

@@ -1,7 +1,7 @@
 """What learning needs of the database: measured times, and the models made of them.
 
-A model is a row of ``meta`` whose name begins with ``model`` and holds the digest of the fields that
-it is valid for. Its value is JSON: the fields, the document, and the digest of both.
+A model is a row of ``meta`` whose name begins with ``model`` and holds the digest of the fields
+that it is valid for. Its value is JSON: the fields, the document, and the digest of both.
 """
 
 from __future__ import annotations
@@ -41,9 +41,7 @@ _TIMINGS: Select[Any] = (
         .join(schema.schedules, schema.schedules.c.id == schema.trials.c.schedule_id)
         .join(schema.schedule_heads, schema.schedule_heads.c.id == schema.schedules.c.head_id)
         .join(schema.contexts, schema.contexts.c.id == schema.trials.c.context_id)
-        .join(
-            schema.environments, schema.environments.c.id == schema.contexts.c.environment_id
-        )
+        .join(schema.environments, schema.environments.c.id == schema.contexts.c.environment_id)
         .join(schema.devices, schema.devices.c.id == schema.contexts.c.device_id)
     )
     .where(statements.is_servable(), schema.environments.c.target == bindparam("target"))
@@ -95,14 +93,24 @@ def model(connection: Connection, key: str) -> ModelRecord | None:
     return None if row is None else _read(row.name, row.value)
 
 
+def models(connection: Connection) -> list[ModelRecord]:
+    """All models that can be read, in the order of their keys."""
+    return [found for _, found in _all(connection) if isinstance(found, ModelRecord)]
+
+
 def damaged_models(connection: Connection) -> list[tuple[str, str]]:
     """(name, what is wrong) of every model that cannot be used."""
+    return [(name, found) for name, found in _all(connection) if isinstance(found, str)]
+
+
+def _all(connection: Connection) -> list[tuple[str, ModelRecord | str]]:
+    """(name, the model or what is wrong with it) in the order of names."""
     table = schema.meta
-    out: list[tuple[str, str]] = []
+    out: list[tuple[str, ModelRecord | str]] = []
     query = select(table.c.name, table.c.value).where(table.c.name.startswith(PREFIX))
     for name, value in connection.execute(query.order_by(table.c.name)):
         try:
-            _read(name, value)
+            out.append((name, _read(name, value)))
         except NotRecordedError as error:
             out.append((name, error.message))
     return out

@@ -398,6 +398,10 @@ class Store:
         """
         return self._database.read(lambda connection: learning.model(connection, key))
 
+    def models(self) -> list[ModelRecord]:
+        """All learned models that can be read; :meth:`verify` names the others."""
+        return self._database.read(learning.models)
+
     # Maintenance
 
     def stats(self) -> StoreStats:

@@ -55,6 +55,11 @@ class Correcting(Protocol):
         ...
 
 
+def correcting(problem: Problem) -> Correcting | None:
+    """The problem, if it has corrections to its estimates."""
+    return problem if isinstance(problem, Correcting) and problem.corrects else None
+
+
 @dataclass(frozen=True)
 class Result:
     """What became of a point. ``median_us`` is present exactly when the status is ok.

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from tfsearch.search.problem import Correcting, Problem, Times
+from tfsearch.search.problem import Correcting, Problem, Times, correcting
 from tfsearch.space import Point, Points, Space
 
 Ints = np.ndarray[Any, np.dtype[np.int64]]
@@ -101,11 +101,11 @@ def scan(
     """Walk the legal points in chunks and hold the ``keep`` best by estimate.
 
     Where a problem corrects its estimates, the ``REACH`` best are corrected, and the best of these
-    are held. ``exclude`` maps recipe names to indices that are left out of the pool. Memory is bounded
-    by ``keep`` and the chunk.
+    are held. ``exclude`` maps recipe names to indices that are left out of the pool. Memory is
+    bounded by ``keep``, ``REACH`` and the chunk.
     """
-    corrects = isinstance(problem, Correcting) and problem.corrects
-    top = _Top(problem.space, max(keep, REACH) if corrects else keep)
+    better = correcting(problem)
+    top = _Top(problem.space, keep if better is None else max(keep, REACH))
     legal = pruned = 0
     floor = np.inf
     positions = {recipe.name: i for i, recipe in enumerate(problem.space.recipes)}
@@ -129,8 +129,8 @@ def scan(
             alive = fresh if alive is None else alive & fresh
         top.add(positions[points.recipe.name], points, estimate, bound, alive)
     pool = top.pool()
-    if isinstance(problem, Correcting) and corrects:
-        pool = _corrected(problem, pool).first(keep)
+    if better is not None:
+        pool = _corrected(better, pool).first(keep)
     return Scan(pool, legal, pruned, 0.0 if np.isinf(floor) else floor, incumbent_us)
 
 
@@ -241,13 +241,14 @@ def predict_points(
 
     ``corrected``: with what the problem knows better than its estimates.
     """
+    better = correcting(problem) if corrected else None
     estimate = np.zeros(len(points))
     bound = np.zeros(len(points))
     for positions, batch in points_of(problem.space, points):
         predicted = problem.predict(batch)
         found = np.asarray(predicted.estimate_us, np.float64)
-        if corrected and isinstance(problem, Correcting) and problem.corrects:
-            found = problem.correct(batch, found)
+        if better is not None:
+            found = better.correct(batch, found)
         estimate[positions] = found
         bound[positions] = predicted.bound_us
     return estimate, bound

@@ -50,6 +50,15 @@ class Model:
         document = {"correction": self.correction.to_json(), "verdict": self.verdict.to_json()}
         return ModelRecord(self.fields, document)
 
+    def to_json(self) -> dict[str, Any]:
+        """The fields and the verdict, without the numbers that were learned."""
+        return {
+            "key": self.record.key,
+            "fields": dict(self.fields),
+            "features": len(self.correction.names),
+            **self.verdict.to_json(),
+        }
+
     @staticmethod
     def of(record: ModelRecord) -> Model:
         """Inverse of :attr:`record`; ``NotRecordedError`` (``model.damaged``) for anything else."""
@@ -70,14 +79,21 @@ def model_fields(
 ) -> dict[str, Any]:
     """What a model is valid for; ``document`` is the digest of the hardware documents."""
     return {
-        "target": target.name,
+        **_release(target),
         "device": device.record.key,
         "protocol": protocol.key,
         "recipe": recipe,
         "recipe_version": version,
+        "document": document,
+    }
+
+
+def _release(target: Target) -> dict[str, Any]:
+    """What a model's validity owes to the program itself."""
+    return {
+        "target": target.name,
         "generator": target.generator_digest(),
         "cost": identity.generator_digest(*COST),
-        "document": document,
         "features": FEATURES,
         "learner": learner.VERSION,
     }
@@ -97,6 +113,21 @@ def find(
         if record is not None:
             out[recipe.name] = Model.of(record)
     return out
+
+
+def recorded(store: Store, target: Target) -> list[Model]:
+    """The models of a target that the database has and that are of this release and machine.
+
+    Whether the hardware documents are still the same is only known for a workload's predictions.
+    """
+    now = _release(target)
+    devices = {device.record.key for device in target.devices()}
+    return [
+        Model.of(record)
+        for record in store.models()
+        if record.fields.get("device") in devices
+        and {name: record.fields.get(name) for name in now} == now
+    ]
 
 
 def learned_for(plan: Plan, recorder: Recorder, observer: Observer) -> Learned | None:
