@@ -19,7 +19,7 @@ from tfsearch.measure.job import protocol
 from tfsearch.plugin import registry
 from tfsearch.search.scan import predict_points
 from tfsearch.target.null import NullTarget
-from tfsearch.tune import Plan, TrialEnded, TuneRequest, learn, resolve
+from tfsearch.tune import Plan, TrialEnded, TuneRequest, hints, learn, resolve
 from tfsearch.tune.recorder import Recorder
 
 TRIALS = 10
@@ -79,6 +79,17 @@ def test_tune_follows_the_model(taught: Store, home: Settings) -> None:
     orders = [event.params["order"] for event in watcher.of(TrialEnded)]
     assert orders.count("forward") >= 6
     assert first().count("forward") < 6
+
+
+def test_a_model_leaves_more_of_a_session_to_its_own_order(taught: Store, home: Settings) -> None:
+    (model,) = learn.train(taught, registry.get("null"))
+    recorder = Recorder(taught, ArtifactStore(home.artifacts), Watcher())
+    plain = _plan()
+    better = replace(plain, learned=learn.learned_of({"whole": model}))
+    assert len(hints.similar_points(plain, recorder)) == hints.WINNERS + hints.NEIGHBOURS
+    few = hints.similar_points(better, recorder)
+    assert len(few) == 2 * hints.LEARNED
+    assert few[: hints.LEARNED] == hints.similar_points(plain, recorder)[: hints.LEARNED]
 
 
 def test_training_twice_gives_equal_models(taught: Store) -> None:

@@ -96,11 +96,20 @@ class Correction:
         The deviation is what is not known of the mean; times scatter by ``noise`` besides. Values
         that are not numbers count as the centre.
         """
-        moved = (features - self.centre) / self.scale
-        x = np.clip(np.where(np.isfinite(moved), moved, 0.0), self.low, self.high)
-        mean = np.clip(x @ self.weights, -MOST, MOST)
+        x = self._standard(features)
         spread = np.einsum("ij,ij->i", x @ self.covariance, x)
-        return mean, np.sqrt(np.maximum(spread, 0.0))
+        return self._mean(x), np.sqrt(np.maximum(spread, 0.0))
+
+    def mean(self, features: Floats) -> Floats:
+        """The mean alone."""
+        return self._mean(self._standard(features))
+
+    def _mean(self, x: Floats) -> Floats:
+        return np.clip(x @ self.weights, -MOST, MOST)
+
+    def _standard(self, features: Floats) -> Floats:
+        moved = (features - self.centre) / self.scale
+        return np.clip(np.where(np.isfinite(moved), moved, 0.0), self.low, self.high)
 
     def to_json(self) -> dict[str, Any]:
         """Plain lists and numbers; of the covariance the lower triangle, to six digits."""

@@ -30,13 +30,12 @@ class Learned:
 
     corrections: Mapping[str, Correction]
 
-    def factor(self, points: Points, facts: Columns) -> tuple[Times, Times]:
-        """(factor of the estimate, deviation of its logarithm) of a batch of one recipe."""
+    def factor(self, points: Points, facts: Columns) -> Times:
+        """Expected measured over estimated time of a batch of one recipe."""
         correction = self.corrections.get(points.recipe.name)
         if correction is None:
-            return np.ones(len(points)), np.zeros(len(points))
-        mean, deviation = correction.apply(matrix(correction.names, points, facts))
-        return np.exp(mean), deviation
+            return np.ones(len(points))
+        return np.exp(correction.mean(matrix(correction.names, points, facts)))
 
 
 def features(points: Points, facts: Columns) -> dict[str, Times]:

@@ -32,7 +32,7 @@ from tfsearch.tune.request import Plan
 
 MOST = 20_000
 """Times that are learned from: the latest of a target."""
-COST = ("tfsearch.cost", "tfsearch.recipes", "tfsearch.space")
+COST = ("tfsearch.cost", "tfsearch.recipes", "tfsearch.space", "tfsearch.search.learned")
 """What predictions are made by, beside the target itself."""
 
 

@@ -137,8 +137,7 @@ class Plan:
         """The estimates of a batch with what was learned from other workloads."""
         if self.learned is None:
             return estimate_us
-        factor, _ = self.learned.factor(points, self.problem.facts(points))
-        return estimate_us * factor
+        return estimate_us * self.learned.factor(points, self.problem.facts(points))
 
     def predict(self, points: Points) -> Prediction:
         """Predicted times of a batch of points of :attr:`space`, under the request's protocol."""
