@@ -138,7 +138,8 @@ def test_a_correction_is_kept_as_plain_data() -> None:
     features = examples(seed=2).features
     assert np.array_equal(found.apply(features)[0], again.apply(features)[0])
     assert np.allclose(found.apply(features)[1], again.apply(features)[1], rtol=1e-3)
-    assert np.array_equal(found.mean(features), found.apply(features)[0])
+    mean, deviation = found.apply(features)
+    assert np.array_equal(found.ranked(features), mean + learned.CAUTION * deviation)
     verdict = judge(examples())
     assert Verdict.from_json(json.loads(json.dumps(verdict.to_json()))) == verdict
 

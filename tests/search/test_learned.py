@@ -9,7 +9,7 @@ import pytest
 
 from tests.search.problems import Corrected, by_product, legal_points, two_recipes
 from tfsearch.core.records import Status
-from tfsearch.cost.learned import Correction
+from tfsearch.cost.learned import CAUTION, Correction
 from tfsearch.search import Result, make_policy
 from tfsearch.search import scan as scanning
 from tfsearch.search.learned import Learned, features, matrix
@@ -113,11 +113,12 @@ def test_what_a_space_does_not_have_counts_as_absent_or_unknown(problem: Correct
 
 def test_a_recipe_without_a_correction_is_left_alone(problem: Corrected) -> None:
     one = np.ones(1)
-    correction = Correction(("log a",), one, one, -9 * one, 9 * one, 0.1 * one, np.eye(1), 0.1)
+    correction = Correction(("log a",), one, one, -9 * one, 9 * 0.1 * one, 0.01 * np.eye(1), 0.1)
     learned = Learned({"wide": correction})
     for points in problem.space.chunks(64):
         factor = learned.factor(points, {})
-        wanted = np.exp(0.1 * (np.log2(points.column("a")) - 1.0))
+        moved = np.log2(points.column("a")) - 1.0
+        wanted = np.exp(0.1 * moved + CAUTION * 0.1 * np.abs(moved))
         if points.recipe.name == "wide":
             assert np.allclose(factor, wanted)
         else:

@@ -81,15 +81,18 @@ def test_tune_follows_the_model(taught: Store, home: Settings) -> None:
     assert first().count("forward") < 6
 
 
-def test_a_model_leaves_more_of_a_session_to_its_own_order(taught: Store, home: Settings) -> None:
+def test_a_model_chooses_more_neighbours_of_fewer_winners(taught: Store, home: Settings) -> None:
     (model,) = learn.train(taught, registry.get("null"))
     recorder = Recorder(taught, ArtifactStore(home.artifacts), Watcher())
     plain = _plan()
     better = replace(plain, learned=learn.learned_of({"whole": model}))
     assert len(hints.similar_points(plain, recorder)) == hints.WINNERS + hints.NEIGHBOURS
     few = hints.similar_points(better, recorder)
-    assert len(few) == 2 * hints.LEARNED
-    assert few[: hints.LEARNED] == hints.similar_points(plain, recorder)[: hints.LEARNED]
+    winners, neighbours = hints.LEARNED
+    assert len(few) == winners + neighbours
+    assert few[:winners] == hints.similar_points(plain, recorder)[:winners]
+    around = {near for point in few[:winners] for near in plain.space.neighbours(point)}
+    assert set(few[winners:]) <= around
 
 
 def test_training_twice_gives_equal_models(taught: Store) -> None:

@@ -30,6 +30,8 @@ VERSION = 1
 STRENGTHS = (0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0, 1000.0)
 FADING = 0.2
 """Log time beyond the fastest of a group at which a candidate counts about a third."""
+CAUTION = 1.0
+"""Deviations by which what is not known of a candidate counts against it."""
 MOST = math.log(2.0)
 """No correction is greater than this, in either direction."""
 WORKLOADS, TRIALS = 5, 8
@@ -96,20 +98,20 @@ class Correction:
         The deviation is what is not known of the mean; times scatter by ``noise`` besides. Values
         that are not numbers count as the centre.
         """
-        x = self._standard(features)
-        spread = np.einsum("ij,ij->i", x @ self.covariance, x)
-        return self._mean(x), np.sqrt(np.maximum(spread, 0.0))
-
-    def mean(self, features: Floats) -> Floats:
-        """The mean alone."""
-        return self._mean(self._standard(features))
-
-    def _mean(self, x: Floats) -> Floats:
-        return np.clip(x @ self.weights, -MOST, MOST)
-
-    def _standard(self, features: Floats) -> Floats:
         moved = (features - self.centre) / self.scale
-        return np.clip(np.where(np.isfinite(moved), moved, 0.0), self.low, self.high)
+        x = np.clip(np.where(np.isfinite(moved), moved, 0.0), self.low, self.high)
+        mean = np.clip(x @ self.weights, -MOST, MOST)
+        spread = np.einsum("ij,ij->i", x @ self.covariance, x)
+        return mean, np.sqrt(np.maximum(spread, 0.0))
+
+    def ranked(self, features: Floats) -> Floats:
+        """What is added to the log of an estimate to rank it: the mean, less sure ones later.
+
+        Of a hundred thousand candidates the one with the least mean is one of which little is
+        known.
+        """
+        mean, deviation = self.apply(features)
+        return mean + CAUTION * deviation
 
     def to_json(self) -> dict[str, Any]:
         """Plain lists and numbers; of the covariance the lower triangle, to six digits."""
@@ -163,12 +165,14 @@ def fit(examples: Examples) -> Correction:
     moved = (examples.features - centre) / scale
     low, high = (moved.min(axis=0), moved.max(axis=0)) if len(x) else (centre, centre)
     design = (x / scale * varies) * root[:, None]
-    freedom = max(len(x) - len(np.unique(examples.group)), 1)
+    # A group's mean costs it one row; a row counts as much as its weight.
+    groups = len(np.unique(examples.group))
+    freedom = max(float(weight.sum()) * (1.0 - groups / max(len(x), 1)), 1.0)
     mean, covariance, noise = _posterior(design, y * root, freedom)
     return Correction(examples.names, centre, scale, low, high, mean, covariance, noise)
 
 
-def _posterior(x: Floats, y: Floats, freedom: int) -> tuple[Floats, Floats, float]:
+def _posterior(x: Floats, y: Floats, freedom: float) -> tuple[Floats, Floats, float]:
     """(weights, their covariance, deviation of the noise) at the strength of greatest evidence."""
     squares, basis = np.linalg.eigh(x.T @ x)
     squares = np.maximum(squares, 0.0)
@@ -280,14 +284,14 @@ def judge(examples: Examples) -> Verdict:
         held = examples.rows(examples.workload == workload)
         learned = fit(examples.rows(examples.workload != workload))
         mean, deviation = learned.apply(held.features)
-        corrected = held.estimate + mean
+        corrected = held.estimate + learned.ranked(held.features)
         for group in np.unique(held.group):
             own = held.group == group
             if own.sum() < TRIALS:
                 continue
             before.append(_score(held.estimate[own], held.measured[own]))
             after.append(_score(corrected[own], held.measured[own]))
-            off = held.measured[own] - corrected[own]
+            off = (held.measured - held.estimate - mean)[own]
             wide = 1.96 * np.sqrt(deviation[own] ** 2 + learned.noise**2)
             inside.append((np.abs(off - np.median(off)) <= wide).astype(np.float64))
     gains = np.array([b.correlation - a.correlation for a, b in zip(before, after, strict=True)])

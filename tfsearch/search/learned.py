@@ -31,11 +31,11 @@ class Learned:
     corrections: Mapping[str, Correction]
 
     def factor(self, points: Points, facts: Columns) -> Times:
-        """Expected measured over estimated time of a batch of one recipe."""
+        """What estimates of a batch of one recipe are multiplied with to rank them."""
         correction = self.corrections.get(points.recipe.name)
         if correction is None:
             return np.ones(len(points))
-        return np.exp(correction.mean(matrix(correction.names, points, facts)))
+        return np.exp(correction.ranked(matrix(correction.names, points, facts)))
 
 
 def features(points: Points, facts: Columns) -> dict[str, Times]:

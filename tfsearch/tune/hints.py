@@ -20,8 +20,8 @@ ASKED = 12
 """Of these, the nearest whose winner is asked for."""
 WINNERS = 4
 NEIGHBOURS = 4
-LEARNED = 2
-"""Of each, where a learned model ranks: it has seen what won, and knows the shape at hand too."""
+LEARNED = (2, 6)
+"""Winners and neighbours where a learned model ranks the neighbours for the shape at hand."""
 
 
 def similar_points(plan: Plan, recorder: Recorder) -> list[Point]:
@@ -33,7 +33,7 @@ def similar_points(plan: Plan, recorder: Recorder) -> list[Point]:
     best. What worked there is tried early here, nothing more.
     """
     own = plan.workload
-    most = (LEARNED, LEARNED) if plan.corrects else (WINNERS, NEIGHBOURS)
+    most = LEARNED if plan.corrects else (WINNERS, NEIGHBOURS)
     known = recorder.read(lambda store: store.workloads(op=own.op, limit=LOOKED_AT)) or []
     others = [
         (distance, other)
