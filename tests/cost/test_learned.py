@@ -22,16 +22,15 @@ def examples(
 ) -> Examples:
     """Planted times: estimate and a part of the features that workloads share, or do not.
 
-    ``shared``: one rule for all; ``own``: each workload has a rule of its own; ``none``: the
-    estimate is right but for noise.
+    ``shared``: one rule for all; ``opposite``: every other workload has the opposite rule;
+    ``none``: the estimate is right but for noise.
     """
     rng = np.random.default_rng(seed)
     features = rng.normal(size=(workloads * rows, len(NAMES)))
     workload = np.repeat(np.arange(workloads), rows)
     estimate = 3.0 + rng.normal(size=len(features)) * 0.15
-    weights = {"shared": np.tile(WEIGHTS, (workloads, 1)), "none": np.zeros((workloads, 4))}
-    weights["own"] = rng.normal(size=(workloads, 4)) * 0.3
-    rule = (features * weights[truth][workload]).sum(axis=1)
+    sign = {"shared": 1.0, "none": 0.0, "opposite": 1.0 - 2.0 * (workload % 2)}[truth]
+    rule = (features @ WEIGHTS) * sign
     level = rng.normal(size=workloads)[workload]
     measured = estimate + rule + level + noise * rng.normal(size=len(features))
     return Examples(NAMES, features, estimate, measured, workload, workload)
@@ -51,9 +50,9 @@ def test_what_workloads_share_is_learned_and_used() -> None:
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_what_each_workload_has_of_its_own_is_not_used(seed: int) -> None:
-    """In sample it looks like a gain: only the workload that was left out shows the harm."""
-    planted = examples("own", seed=seed)
+def test_what_workloads_do_not_share_is_not_used(seed: int) -> None:
+    """What was seen looks better for it; only workloads that were left out show the harm."""
+    planted = examples("opposite", seed=seed)
     mean, _ = fit(planted).apply(planted.features)
     inside = [
         spearman((planted.estimate + mean)[own], planted.measured[own])
@@ -62,7 +61,7 @@ def test_what_each_workload_has_of_its_own_is_not_used(seed: int) -> None:
     ]
     verdict = judge(planted)
     assert not verdict.used, verdict.reason
-    assert verdict.gain < float(np.mean(inside))
+    assert verdict.gain < min(0.0, float(np.mean(inside)))
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -122,7 +121,8 @@ def test_what_was_not_seen_is_less_certain() -> None:
 
 
 def test_the_expected_scatter_covers_what_was_held_out() -> None:
-    assert 0.9 < judge(examples(workloads=20)).covered <= 1.0
+    """Rows that count little are counted too, hence less than the 95 %."""
+    assert 0.8 < judge(examples(workloads=20)).covered <= 1.0
 
 
 def test_nothing_learned_changes_nothing() -> None:
