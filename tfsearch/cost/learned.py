@@ -30,7 +30,7 @@ VERSION = 1
 STRENGTHS = (0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0, 1000.0)
 FADING = 0.2
 """Log time beyond the fastest of a group at which a candidate counts about a third."""
-CAUTION = 1.0
+CAUTION = 2.0
 """Deviations by which what is not known of a candidate counts against it."""
 MOST = math.log(2.0)
 """No correction is greater than this, in either direction."""
