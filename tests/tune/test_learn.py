@@ -99,18 +99,19 @@ def test_tune_follows_the_model(taught: Store, home: Settings) -> None:
     assert tried == wanted
 
 
-def test_a_model_chooses_more_neighbours_of_fewer_winners(taught: Store, home: Settings) -> None:
+def test_a_model_has_its_own_share_of_winners_and_neighbours(
+    taught: Store, home: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (model,) = learn.train(taught, registry.get("null"))
     recorder = Recorder(taught, ArtifactStore(home.artifacts), Watcher())
     plain = _plan()
     better = replace(plain, learned=learn.learned_of({"whole": model}))
-    assert len(hints.similar_points(plain, recorder)) == hints.WINNERS + hints.NEIGHBOURS
-    few = hints.similar_points(better, recorder)
-    winners, neighbours = hints.LEARNED
-    assert len(few) == winners + neighbours
-    assert few[:winners] == hints.similar_points(plain, recorder)[:winners]
-    around = {near for point in few[:winners] for near in plain.space.neighbours(point)}
-    assert set(few[winners:]) <= around
+    monkeypatch.setattr(hints, "LEARNED", (1, 3))
+    winner, *others = hints.similar_points(better, recorder)
+    assert winner == hints.similar_points(plain, recorder)[0]
+    near = list(plain.space.neighbours(winner))
+    estimate, _ = predict_points(better, near, corrected=True)
+    assert others == [near[int(row)] for row in np.argsort(estimate, kind="stable")[:3]]
 
 
 def test_training_twice_gives_equal_models(taught: Store) -> None:
