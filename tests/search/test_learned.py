@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,6 @@ from tests.search.problems import Corrected, by_product, legal_points, two_recip
 from tfsearch.core.records import Status
 from tfsearch.cost.learned import CAUTION, Correction
 from tfsearch.search import Result, make_policy
-from tfsearch.search import scan as scanning
 from tfsearch.search.learned import Learned, features, matrix
 from tfsearch.search.scan import pool_of, predict_points, scan
 from tfsearch.search.table import Table
@@ -49,7 +49,7 @@ def test_a_scan_holds_the_best_by_corrected_estimate(problem: Corrected) -> None
 def test_only_the_first_by_estimate_are_corrected(
     problem: Corrected, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(scanning, "REACH", 3)
+    monkeypatch.setattr(sys.modules[scan.__module__], "REACH", 3)
     points = legal_points(problem.space)
     plain, _ = predict_points(problem, points)
     corrected, _ = predict_points(problem, points, corrected=True)
@@ -65,11 +65,12 @@ def test_without_corrections_a_scan_is_what_it_was(problem: Corrected) -> None:
 
 
 def test_ranked_proposes_what_was_corrected_to_be_fast(problem: Corrected) -> None:
-    first = make_policy("ranked:explore=0", problem).ask(8)
-    assert all(int(point.params["a"]) % 2 == 0 for point in first)
-    problem.corrects = False
-    first = make_policy("ranked:explore=0", problem).ask(8)
-    assert any(int(point.params["a"]) % 2 == 1 for point in first)
+    fast = Corrected(problem.space, by_product, lambda points: 51.0 - odd_is_slow(points))
+    first = make_policy("ranked:explore=0", fast).ask(8)
+    assert all(int(point.params["a"]) % 2 == 1 for point in first)
+    fast.corrects = False
+    first = make_policy("ranked:explore=0", fast).ask(8)
+    assert any(int(point.params["a"]) % 2 == 0 for point in first)
 
 
 def test_residuals_are_against_the_corrected_estimate(problem: Corrected) -> None:
@@ -113,7 +114,9 @@ def test_what_a_space_does_not_have_counts_as_absent_or_unknown(problem: Correct
 
 def test_a_recipe_without_a_correction_is_left_alone(problem: Corrected) -> None:
     one = np.ones(1)
-    correction = Correction(("log a",), one, one, -9 * one, 9 * 0.1 * one, 0.01 * np.eye(1), 0.1)
+    correction = Correction(
+        ("log a",), one, one, -9 * one, 9 * one, 0.1 * one, 0.01 * np.eye(1), 0.1
+    )
     learned = Learned({"wide": correction})
     for points in problem.space.chunks(64):
         factor = learned.factor(points, {})
