@@ -81,8 +81,9 @@ def test_a_model_of_the_records_ranks_a_new_workload_better(taught: Store, home:
         rest = tuple((name, v) for name, v in point.params.items() if name != "order")
         pairs.setdefault(rest, {})[point.params["order"]] = float(ratio)
     slower = [pair["backward"] / pair["forward"] for pair in pairs.values() if len(pair) == 2]
-    # Nothing but the learned model knows that backward is 6 % slower.
-    assert 1.03 < float(np.median(slower)) < 1.1
+    # Nothing but the learned model knows that backward is 6 % slower; few examples say less.
+    assert 1.01 < float(np.median(slower)) < 1.1
+    assert min(slower) > 0.999
 
 
 def test_tune_follows_the_model(taught: Store, home: Settings) -> None:
