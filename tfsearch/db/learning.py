@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, cast
 
-from sqlalchemy import Connection, Select, bindparam, select, update
+from sqlalchemy import ColumnElement, Connection, bindparam, select, update
 
 from tfsearch.core import keys
 from tfsearch.core.errors import InternalError, NotRecordedError
@@ -19,23 +19,24 @@ from tfsearch.db.records import ModelRecord, Timing
 
 PREFIX = "model "
 
-_TIMINGS: Select[Any] = (
-    select(
-        schema.workloads.c.key.label("workload"),
-        schema.environments.c.key.label("environment"),
-        schema.devices.c.key.label("device"),
-        schema.contexts.c.protocol,
-        schema.trials.c.generator,
-        schema.trials.c.median_us,
-        schema.trials.c.censored,
-        schema.schedules.c.params,
-        schema.schedule_heads.c.schema,
-        schema.schedule_heads.c.program,
-        schema.schedule_heads.c.workload.label("schedule_workload"),
-        schema.schedule_heads.c.target.label("schedule_target"),
-        schema.schedule_heads.c.recipe,
-        schema.schedule_heads.c.recipe_version,
-    )
+_TIMING_COLUMNS: list[ColumnElement[Any]] = [
+    schema.workloads.c.key.label("workload"),
+    schema.environments.c.key.label("environment"),
+    schema.devices.c.key.label("device"),
+    schema.contexts.c.protocol,
+    schema.trials.c.generator,
+    schema.trials.c.median_us,
+    schema.trials.c.censored,
+    schema.schedules.c.params,
+    schema.schedule_heads.c.schema,
+    schema.schedule_heads.c.program,
+    schema.schedule_heads.c.workload.label("schedule_workload"),
+    schema.schedule_heads.c.target.label("schedule_target"),
+    schema.schedule_heads.c.recipe,
+    schema.schedule_heads.c.recipe_version,
+]
+_TIMINGS = (
+    select(*_TIMING_COLUMNS)
     .select_from(
         schema.trials.join(schema.workloads, schema.workloads.c.id == schema.trials.c.workload_id)
         .join(schema.schedules, schema.schedules.c.id == schema.trials.c.schedule_id)

@@ -48,8 +48,13 @@ class Pool:
 
     def first(self, count: int) -> Pool:
         """The first rows."""
-        columns = (self.recipe, self.index, self.estimate_us, self.bound_us)
-        return Pool(self.space, *(column[:count] for column in columns))
+        return Pool(
+            self.space,
+            self.recipe[:count],
+            self.index[:count],
+            self.estimate_us[:count],
+            self.bound_us[:count],
+        )
 
     def merged(self, other: Pool) -> Pool:
         """The points of both pools of one space, each once."""
