@@ -250,8 +250,11 @@ def _build_id(connection: Connection, build_key_id: int, build: BuildRecord) -> 
     return int(connection.execute(_insert_returning_id(table), values).scalar_one())
 
 
-def insert_final(connection: Connection, final: Final) -> int:
-    """Insert a final; its winner has to be one of its entries, ok and verified."""
+def insert_final(connection: Connection, final: Final, *, final_id: int | None = None) -> int:
+    """Insert a final; its winner has to be one of its entries, ok and verified.
+
+    Without ``final_id`` it gets the next id.
+    """
     workload = workload_id(connection, final.workload)
     if final.winner not in {entry.trial for entry in final.entries}:
         raise InternalError("db.inconsistent-final", "a final's winner is one of its entries")
@@ -290,6 +293,7 @@ def insert_final(connection: Connection, final: Final) -> int:
         "protocol": final.protocol,
         "finished_at": final.finished_at,
         "conditions": codec.mapping(final.conditions),
+        **({} if final_id is None else {"id": final_id}),
     }
     inserted = int(connection.execute(_insert_returning_id(finals), values).scalar_one())
     connection.execute(
