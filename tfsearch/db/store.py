@@ -65,6 +65,11 @@ class Store:
         return self._database.url.render_as_string(hide_password=True)
 
     @property
+    def database(self) -> Database:
+        """Connections and transactions, for other modules of this layer."""
+        return self._database
+
+    @property
     def read_only(self) -> bool:
         """Whether every write raises ``NotSavedError("db.read-only")``."""
         return self._database.read_only
