@@ -41,6 +41,25 @@ class Problem(Protocol):
         ...
 
 
+@runtime_checkable
+class Correcting(Protocol):
+    """A problem that may know better than its estimates, from what was measured before."""
+
+    @property
+    def corrects(self) -> bool:
+        """Whether :meth:`correct` changes anything."""
+        ...
+
+    def correct(self, points: Points, estimate_us: Times) -> Times:
+        """The estimates of a batch, corrected; bounds stay what they are."""
+        ...
+
+
+def correcting(problem: Problem) -> Correcting | None:
+    """The problem, if it has corrections to its estimates."""
+    return problem if isinstance(problem, Correcting) and problem.corrects else None
+
+
 @dataclass(frozen=True)
 class Result:
     """What became of a point. ``median_us`` is present exactly when the status is ok.
