@@ -37,7 +37,7 @@ def test_an_exhaustive_run_is_exported_and_replayed(run: Run, exported: Path) ->
     assert (ours["policy"], ours["control"], ours["seeds"]) == ("surrogate", False, 8)
     assert (control["policy"], control["control"], control["seeds"]) == ("random", True, 8)
     assert ours["score"][0] <= 1.0
-    assert ours["best_over_optimum_after"]["200"] == 1.0
+    assert 1.0 <= ours["best_over_optimum_after"]["200"] < 1.02
     assert found == run(*words).json
 
 
