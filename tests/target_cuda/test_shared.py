@@ -1,0 +1,91 @@
+"""Shared memory: what TIR says is what a built kernel declares and its launch asks for."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.target_cuda.support import built, compiler_named, static_shared
+from tfsearch.codegen.storage import ENTRY_PREFIX
+from tfsearch.core.errors import RequestError
+from tfsearch.ir.hir.named import named_workload
+from tfsearch.ir.tir.nodes import MemorySpace, Module
+from tfsearch.ir.tir.text import parse_module, print_module
+from tfsearch.prove.analyze import analyze
+from tfsearch.prove.storage import shared_layout
+from tfsearch.prove.verify import verify
+from tfsearch.target.cuda import target
+from tfsearch.target.cuda.emit import source_of
+
+GEMM = {"trans_b": "true", "m": "1000", "n": "1040", "k": "528"}
+WORKLOADS: dict[str, tuple[str, dict[str, Any]]] = {
+    "gemm bf16": ("gemm", {**GEMM, "dtype": "bf16", "out_dtype": "bf16"}),
+    "gemm f16, wide results": ("gemm", {**GEMM, "dtype": "f16", "out_dtype": "f32"}),
+    "softmax": ("softmax", {"rows": "100", "cols": "3000", "dtype": "bf16"}),
+    "layer_norm": ("layer_norm", {"rows": "100", "cols": "1000", "dtype": "f32"}),
+}
+PER_PIPELINE = 3
+
+
+@pytest.mark.parametrize("name", WORKLOADS)
+def test_shared_memory_is_that_of_the_built_kernel(name: str, tmp_path: Path) -> None:
+    op, options = WORKLOADS[name]
+    device = target.nominal()
+    limits = target.limits(device)
+    try:
+        problem = target.problem(named_workload(op, options), device)
+    except RequestError as error:
+        pytest.fail(f"no pipeline takes {name}: {error}")
+    compiler, rng = compiler_named("nvrtc"), np.random.default_rng(3)
+    for space in problem.space.recipes:
+        for point in problem.space.only(space.name).sample(PER_PIPELINE, rng):
+            module = problem.lower(point)
+            source = problem.emit(module, point)
+            built(compiler, source, tmp_path / "a.cubin")
+            data = (tmp_path / "a.cubin").read_bytes()
+            facts = analyze(module, target.atoms(device))
+            for kernel, known in zip(module.kernels, facts.kernels, strict=True):
+                symbol = ENTRY_PREFIX + kernel.name
+                asked = source.launch.attributes[symbol].get("shared", 0)
+                layout = shared_layout(kernel)
+                wanted = layout.requested(limits.shared_given)
+                assert static_shared(data, symbol) + asked == wanted, (space.name, point)
+                assert known.peak_bytes.get(MemorySpace.SHARED, 0) == layout.bytes
+
+
+RING = """
+kernel k units 1 warps 1 lanes 32 (in x: f32[32] global align 128, out y: f32[32] global align 128) {
+  alloc odd: f32[33] shared align 16
+  alloc tile: f32[32] shared align 128
+  alloc again: f32[32] shared align 128 over tile
+}
+"""
+
+
+def test_padding_is_what_skipping_may_take() -> None:
+    module = parse_module(RING)
+    text, launch = source_of(module, target.atoms(target.nominal()))
+    (how,) = launch.attributes.values()
+    assert isinstance(how, dict)
+    # 33 floats, up to the next multiple of 128, 32 floats; 112 bytes to reach a multiple of 128.
+    assert how["shared"] == 256 + 128 + 112
+    assert "& 127" in text
+    assert text.count("tfs_shared + 256") == 2
+
+
+def test_what_alignment_costs_counts_against_the_capacity() -> None:
+    device = target.nominal()
+    limits = target.limits(device)
+    most = limits.capacity[MemorySpace.SHARED]
+
+    def codes(size: int) -> set[str]:
+        text = print_module(parse_module(RING)).replace("f32[33]", f"f32[{size}]")
+        module: Module = parse_module(text)
+        return {r.code for r in verify(module, target.atoms(device), limits)}
+
+    room = (most - 128 - 112) // 128 * 32
+    assert "tir.capacity" not in codes(room)
+    assert "tir.capacity" in codes(room + 1)
