@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
 from _mutate import Mutant, renew
 
@@ -98,7 +99,9 @@ def _around(kernel: Kernel, path: Path) -> tuple[Block, int]:
 def _call(here: Here, at: int, operand: Operand) -> Kernel:
     assert isinstance(here.statement, Call)
     operands = here.statement.operands
-    return here.put(replace(here.statement, operands=(*operands[:at], operand, *operands[at + 1 :])))
+    return here.put(
+        replace(here.statement, operands=(*operands[:at], operand, *operands[at + 1 :]))
+    )
 
 
 # Calls --------------------------------------------------------------------------------------------
@@ -148,7 +151,15 @@ def other_identities(here: Here) -> Iterator[Made]:
         return
     for at, operand in enumerate(here.statement.operands):
         if isinstance(operand, Scalar):
-            values = {0.0, 1.0, -1.0, float("inf"), float("-inf"), 2 * operand.value, -operand.value}
+            values = {
+                0.0,
+                1.0,
+                -1.0,
+                float("inf"),
+                float("-inf"),
+                2 * operand.value,
+                -operand.value,
+            }
             for value in sorted(values - {operand.value}):
                 yield str(value), lambda a=at, v=value: _call(here, a, Scalar(v))
 
@@ -184,7 +195,8 @@ def other_places(here: Here) -> Iterator[Made]:
         for other in here.buffers:
             same = (other.shape, other.dtype, other.space) == (mine.shape, mine.dtype, mine.space)
             if same and other.name != mine.name:
-                yield "in its like", lambda a=at, n=replace(operand, buffer=other): _call(here, a, n)
+                new = replace(operand, buffer=other)
+                yield "in its like", lambda a=at, n=new: _call(here, a, n)
 
 
 def _plus(left: Expr, right: Expr) -> Expr:
@@ -209,18 +221,21 @@ def other_protocols(here: Here) -> Iterator[Made]:
     atom = here.atom
     if atom is None or not isinstance(here.statement, Call):
         return
-    for at, (operand, spec) in enumerate(
-        zip(here.statement.operands, atom.operands, strict=False)
-    ):
+    for at, (operand, spec) in enumerate(zip(here.statement.operands, atom.operands, strict=False)):
         if spec.part is Part.BARRIER and isinstance(operand, Window):
             for other in here.buffers:
-                if other.dtype is operand.buffer.dtype and other.name != operand.buffer.name:
-                    if len(other.shape) == len(operand.buffer.shape):
-                        new = replace(operand, buffer=other)
-                        yield "barrier", lambda a=at, n=new: _call(here, a, n)
+                mine = operand.buffer
+                like = other.dtype is mine.dtype and len(other.shape) == len(mine.shape)
+                if like and other.name != mine.name:
+                    new = replace(operand, buffer=other)
+                    yield "barrier", lambda a=at, n=new: _call(here, a, n)
         if spec.part is Part.TILE or not isinstance(operand, Expr):
             continue
-        changes: dict[str, Expr] = {"none": Const(0), "one": Const(1), "more": _plus(operand, Const(1))}
+        changes: dict[str, Expr] = {
+            "none": Const(0),
+            "one": Const(1),
+            "more": _plus(operand, Const(1)),
+        }
         if spec.part is Part.PARITY:
             changes = {
                 "turned": Binary(Operator.SUB, Const(1), operand),
@@ -330,7 +345,9 @@ def loops(here: Here) -> Iterator[Made]:
         "from a step after": replace(loop, start=_plus(loop.start, step)),
         "twice the step": replace(loop, step=2 * loop.step),
         "one iteration": replace(loop, stop=_plus(loop.start, Const(1))),
-        "shifted": replace(loop, start=_plus(loop.start, Const(1)), stop=_plus(loop.stop, Const(1))),
+        "shifted": replace(
+            loop, start=_plus(loop.start, Const(1)), stop=_plus(loop.stop, Const(1))
+        ),
     }
     if loop.step > 1:
         changes["step of one"] = replace(loop, step=1)
@@ -451,7 +468,7 @@ def variables(here: Here) -> Iterator[Made]:
         if isinstance(statement, For):
             around.append(statement.name)
         block = children(statement)
-    for left, right in zip(around, around[1:], strict=False):
+    for left, right in pairwise(around):
         env: dict[str, Expr] = {left: Var(right), right: Var(left)}
         operands = tuple(_bound_operand(o, env) for o in here.statement.operands)
         if operands != here.statement.operands:

@@ -96,7 +96,11 @@ def compared(
     if "multiply_adds" in facts:
         found = analyze(module, atoms).main
         if int(point.params.get("units", 1)) == 1:
-            yield "multiply_adds", facts["multiply_adds"], calls(found, atoms, frozenset({Kind.MMA}))
+            yield (
+                "multiply_adds",
+                facts["multiply_adds"],
+                calls(found, atoms, frozenset({Kind.MMA})),
+            )
         yield from _factors(problem, found, point, facts, atoms)
 
 

@@ -2,9 +2,10 @@
 
 Mutants come from the grammar of TIR (``_mutate.py``): every statement kind and every field; drop,
 duplicate, swap, off by one, another legal value; and from families of mistakes that people make
-(``_families.py``), one for every two of the grammar's. They are made of the reduced forms of candidates
-of every recipe and pipeline of every target, and of the concurrent kernels of the tests (rings with
-barriers and asynchronous copies, commit groups, reductions across warps, clusters, atomics).
+(``_families.py``), one for every two of the grammar's. They are made of the reduced forms of
+candidates of every recipe and pipeline of every target, and of the concurrent kernels of the tests
+(rings with barriers and asynchronous copies, commit groups, reductions across warps, clusters,
+atomics).
 
 A mutant is *refused* by the verifier, or *caught* by the interpreter as a session runs it, or
 *equivalent*: its emitted source is that of the original, or it runs free of findings with equal

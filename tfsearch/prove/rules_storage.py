@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 
+from tfsearch.atoms.contract import Atom
 from tfsearch.ir.dtypes import DType
 from tfsearch.ir.tir.nodes import Alloc, Buffer, Io, Kernel, MemorySpace, Module
 from tfsearch.ir.tir.walk import Path
 from tfsearch.prove.limits import Limits, footprint
 from tfsearch.prove.rules_layout import layout_faults
 from tfsearch.prove.site import Rule, Site
-from tfsearch.prove.storage import peaks
+from tfsearch.prove.storage import Peak, peaks, shared_of_atoms
 
 
 def buffer_of(site: Site) -> Buffer:
@@ -156,9 +157,15 @@ def kernel_findings(kernel: Kernel, limits: Limits) -> Iterator[tuple[str, Path,
             yield "tir.buffer-layout", (), text
 
 
-def capacity_findings(kernel: Kernel, limits: Limits) -> Iterator[tuple[str, Path, str]]:
+def capacity_findings(
+    kernel: Kernel, limits: Limits, atoms: Mapping[str, Atom]
+) -> Iterator[tuple[str, Path, str]]:
     """(code, place, message) for spaces whose capacity is exceeded."""
-    for space, peak in peaks(kernel, lambda buffer: footprint(buffer, limits)).items():
+    found = peaks(kernel, lambda buffer: footprint(buffer, limits))
+    own = shared_of_atoms(kernel, atoms)
+    if own:
+        found.setdefault(MemorySpace.SHARED, Peak(0, (), ()))
+    for space, peak in found.items():
         if space is MemorySpace.REGISTER and kernel.warps * kernel.lanes > 1:
             continue  # Registers of teams are counted a thread: see rules_registers.
         capacity, amount, padding = limits.capacity.get(space), peak.amount, ""
@@ -166,6 +173,9 @@ def capacity_findings(kernel: Kernel, limits: Limits) -> Iterator[tuple[str, Pat
             amount += max(peak.alignment - limits.shared_given, 0)
             if amount > peak.amount:
                 padding = f", {amount - peak.amount} to align them"
+        if space is MemorySpace.SHARED and own:
+            amount += own
+            padding += f", {own} of atoms' own"
         if capacity is not None and amount > capacity:
             unit = {MemorySpace.REGISTER: "registers", MemorySpace.TILE: "tiles"}
             what = unit.get(space, "bytes")

@@ -8,9 +8,10 @@ those buffers only that say so (``over``).
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from tfsearch.atoms.contract import Atom
 from tfsearch.ir.tir.nodes import Alloc, Block, Buffer, Call, If, Kernel, Let, MemorySpace
 from tfsearch.ir.tir.walk import Path, children, walk, windows
 
@@ -75,6 +76,12 @@ class SharedLayout:
         0: it is one of whatever is needed.
         """
         return self.bytes + (max(self.alignment - given, 0) if given and self.bytes else 0)
+
+
+def shared_of_atoms(kernel: Kernel, atoms: Mapping[str, Atom]) -> int:
+    """Shared memory that the atoms of a kernel declare beside its buffers, bytes."""
+    used = {s.atom for _, s in walk(kernel.body) if isinstance(s, Call)}
+    return sum(atoms[name].shared_bytes for name in used if name in atoms)
 
 
 def shared_layout(kernel: Kernel) -> SharedLayout:
@@ -251,8 +258,8 @@ def _sweep(
         if nested is None:
             out[space] = Peak(amount, (*prefix, offset + at), held, alignment)
         else:
-            alignment = max(alignment, nested.alignment)
-            out[space] = Peak(amount, nested.path, held + nested.holders, alignment)
+            most_aligned = max(alignment, nested.alignment)
+            out[space] = Peak(amount, nested.path, held + nested.holders, most_aligned)
     return out
 
 

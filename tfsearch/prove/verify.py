@@ -120,7 +120,7 @@ def _findings(kernel: Kernel, atoms: AtomTable, limits: Limits) -> list[Finding]
     if not found and checker.protocol is not None:
         found.extend(checker.protocol.findings())
     if not any(code in ("tir.buffer-empty", "tir.buffer-layout") for code, _, _ in found):
-        found.extend(capacity_findings(kernel, limits))
+        found.extend(capacity_findings(kernel, limits, atoms))
     return found
 
 
