@@ -20,7 +20,7 @@ from tfsearch.core.records import (
     Trial,
     WorkloadRecord,
 )
-from tfsearch.db import codec, maintain, recording, schema, writing
+from tfsearch.db import codec, learning, maintain, recording, schema, writing
 from tfsearch.db import select as statements
 from tfsearch.db.artifacts import ArtifactStore
 from tfsearch.db.engine import Database
@@ -28,6 +28,7 @@ from tfsearch.db.nearest import nearest
 from tfsearch.db.records import (
     BestQuery,
     GcReport,
+    ModelRecord,
     Nearest,
     Problem,
     ProofRecord,
@@ -38,6 +39,7 @@ from tfsearch.db.records import (
     StoredFinal,
     StoredTrial,
     StoreStats,
+    Timing,
 )
 from tfsearch.db.schema import sessions, trials, workloads
 
@@ -63,6 +65,11 @@ class Store:
     def url(self) -> str:
         """The URL without its password, for people."""
         return self._database.url.render_as_string(hide_password=True)
+
+    @property
+    def database(self) -> Database:
+        """Connections and transactions, for other modules of this layer."""
+        return self._database
 
     @property
     def read_only(self) -> bool:
@@ -363,6 +370,27 @@ class Store:
         query = select(table).where(table.c.shape == shape_hash, table.c.prover == prover_version)
         found = self._all(query, _proof)
         return found[0] if found else None
+
+    # Learned models
+
+    def timings(self, target: str, *, most: int) -> list[Timing]:
+        """The latest ``most`` verified times of a target, in the order of their recording."""
+        return self._database.read(lambda connection: learning.timings(connection, target, most))
+
+    def put_model(self, record: ModelRecord) -> None:
+        """Keep a learned model; a later one for the same fields replaces it."""
+        self._database.write(lambda connection: learning.put_model(connection, record))
+
+    def model(self, key: str) -> ModelRecord | None:
+        """The learned model for the fields of this digest.
+
+        ``NotRecordedError`` (``model.damaged``) when it is not what was written.
+        """
+        return self._database.read(lambda connection: learning.model(connection, key))
+
+    def models(self) -> list[ModelRecord]:
+        """All learned models that can be read; :meth:`verify` names the others."""
+        return self._database.read(learning.models)
 
     # Maintenance
 

@@ -112,8 +112,11 @@ def context_id(
     return found
 
 
-def insert_final(connection: Connection, final: Final) -> int:
-    """Insert a final; its winner has to be one of its entries, ok and verified."""
+def insert_final(connection: Connection, final: Final, *, final_id: int | None = None) -> int:
+    """Insert a final; its winner has to be one of its entries, ok and verified.
+
+    Without ``final_id`` it gets the next id.
+    """
     workload = workload_id(connection, final.workload)
     if final.winner not in {entry.trial for entry in final.entries}:
         raise InternalError("db.inconsistent-final", "a final's winner is one of its entries")
@@ -152,6 +155,7 @@ def insert_final(connection: Connection, final: Final) -> int:
         "protocol": final.protocol,
         "finished_at": final.finished_at,
         "conditions": codec.mapping(final.conditions),
+        **({} if final_id is None else {"id": final_id}),
     }
     inserted = insert(connection, finals, values)
     connection.execute(

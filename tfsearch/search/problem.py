@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -39,6 +39,25 @@ class Problem(Protocol):
     def predict(self, points: Points) -> Predicted:
         """Predictions of a batch."""
         ...
+
+
+@runtime_checkable
+class Correcting(Protocol):
+    """A problem that may know better than its estimates, from what was measured before."""
+
+    @property
+    def corrects(self) -> bool:
+        """Whether :meth:`correct` changes anything."""
+        ...
+
+    def correct(self, points: Points, estimate_us: Times) -> Times:
+        """The estimates of a batch, corrected; bounds stay what they are."""
+        ...
+
+
+def correcting(problem: Problem) -> Correcting | None:
+    """The problem, if it has corrections to its estimates."""
+    return problem if isinstance(problem, Correcting) and problem.corrects else None
 
 
 @dataclass(frozen=True)

@@ -28,6 +28,7 @@ from tfsearch.tune.final import Finalist, Outcome, run_baseline, run_final
 from tfsearch.tune.fleet import Fleet
 from tfsearch.tune.hints import similar_points
 from tfsearch.tune.interrupt import Interrupts
+from tfsearch.tune.learn import learned_for
 from tfsearch.tune.noise import Noise, noise_of
 from tfsearch.tune.observer import Observer, Silent, Stage, Started
 from tfsearch.tune.ownership import is_gone, own_name
@@ -98,7 +99,7 @@ class _Tuning:
         started: float,
         fleet: Fleet | None = None,
     ) -> None:
-        self.plan = plan
+        self.plan = replace(plan, learned=learned_for(plan, recorder, observer))
         self.fleet = fleet
         self.recorder = recorder
         self.places = places
