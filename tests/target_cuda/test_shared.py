@@ -95,8 +95,8 @@ kernel k units 1 warps 1 lanes 32 (
   out y: f32[32] global align 128,
 ) {
   alloc odd: f32[33] shared align 16
-  alloc tile: f32[32] shared align 128
-  alloc again: f32[32] shared align 128 over tile
+  alloc held: f32[32] shared align 128
+  alloc again: f32[32] shared align 128 over held
 }
 """
 
