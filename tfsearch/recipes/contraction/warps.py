@@ -181,8 +181,9 @@ class _Warps:
             if self.down % group:
                 rows = b.let("rows", minimum(group, Const(self.down) - first))
             high, beside = first + inside % rows, inside // rows
-        place[M] = b.let("row", b.let("tile_row", high) * self.s.tile_m)
-        place[N] = b.let("col", b.let("tile_col", beside) * self.s.tile_n)
+        # Products are not named, so that what places are multiples of stays visible.
+        place[M] = b.let("tile_row", high) * self.s.tile_m
+        place[N] = b.let("tile_col", beside) * self.s.tile_n
         return place
 
     def _work(self, w: Expr) -> None:
@@ -365,9 +366,9 @@ class _Warps:
 
     def _finish(self, acc: Buffer) -> None:
         """The fused work on every register tile of the accumulator, and the stores."""
-        b, s, rows = self.builder, self.s, self.atoms.shape[0]
-        top = b.let("top", self.place[M] + self.at[LEFT] * s.warp_m)
-        left = b.let("left", self.place[N] + self.at[RIGHT] * s.warp_n)
+        s, rows = self.s, self.atoms.shape[0]
+        top = self.place[M] + self.at[LEFT] * s.warp_m
+        left = self.place[N] + self.at[RIGHT] * s.warp_n
         for block in range(s.warp_m // rows):
             for at, width in self._pieces():
                 sums = window(acc, block, (0, rows), (at, width))

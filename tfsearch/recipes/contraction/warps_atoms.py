@@ -178,7 +178,8 @@ def _side(product: Atom, fragments: tuple[str, ...]) -> int | None:
 def _sync(atoms: list[Atom], what: Sync, group: str) -> str:
     for atom in atoms:
         effects = atom.effects
-        if effects.synchronises == what and effects.group == group and atom.issuer == "all":
+        plain = atom.computes.kind is Kind.SYNC and atom.issuer == "all"
+        if plain and effects.synchronises == what and effects.group == group:
             return atom.id
     raise RequestError("recipe.warps", f"no instruction for {what.value}")
 

@@ -21,6 +21,8 @@ GROUPS = (1, 2, 4, 8, 16)
 RESIDENT = (1, 2, 3, 4)
 SPARE_REGISTERS = 32
 """Of a thread beside accumulators and fragments: addresses, what an epilogue needs."""
+NARROW = 4
+"""Bytes of an access below which only places of rows force one."""
 ALIGNMENT = 16
 """Bytes that every buffer in shared memory is aligned to."""
 
@@ -59,6 +61,8 @@ def warps_space(whole: WarpsContraction, name: str) -> RecipeSpace:
             "columns": columns,
             "depth": depth,
             "fragment_n": atoms.width(RIGHT),
+            "a_least": narrow if whole.across[LEFT] else rows,
+            "b_least": narrow if whole.across[RIGHT] else atoms.width(RIGHT),
             "size": size,
             "shared": crew.shared,
             "all_shared": crew.shared + crew.reserved,
@@ -72,11 +76,11 @@ def warps_space(whole: WarpsContraction, name: str) -> RecipeSpace:
 
 
 def _vectors(whole: WarpsContraction) -> tuple[int, ...]:
-    """Bytes of an access: no more than the rows of either factor allow."""
+    """Bytes of an access: what the rows of a factor allow, or less."""
     panel = next(iter(whole.atoms.panels.values()))
     best = [panel.widest(n) for n in whole.aligned]
     sizes = sorted({size for size, _ in panel.copies})
-    return tuple(size for size in sizes if min(best) <= size <= max(best))
+    return tuple(size for size in sizes if min(*best, NARROW) <= size <= max(best))
 
 
 def _chosen(panels: tuple[Panel, ...], of: Callable[[Panel], int]) -> str:
@@ -161,7 +165,7 @@ _CONSTRAINTS = (
     ),
     Constraint(
         "warps.empty",
-        "tile_m <= max(rows, 2 * m) and tile_n <= max(fragment_n, 2 * n) and "
+        "tile_m <= max(a_least, 2 * m) and tile_n <= max(b_least, 2 * n) and "
         "tile_k <= max(span, 2 * k)",
         "a tile of {tile_m} x {tile_n} x {tile_k} is mostly outside of {m} x {n} x {k}",
     ),

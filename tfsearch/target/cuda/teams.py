@@ -129,7 +129,9 @@ class TeamEmitter(KernelEmitter):
     def _role(self, role: Role, scope: Scope, before: str) -> None:
         lanes, outer = self.kernel.lanes, self._threads
         first, last, self._threads = role.first * lanes, role.last * lanes, role.width * lanes
-        self.line(f"{before}if (threadIdx.x >= {first} && threadIdx.x < {last}) {{")
+        everyone = (role.first, role.last) == (0, self.kernel.warps)
+        condition = f"if (threadIdx.x >= {first} && threadIdx.x < {last}) "
+        self.line(f"{before}{'' if everyone else condition}{{")
         self.line(f"  const int {LANE} = (threadIdx.x - {first}) % {self._threads};")
         self.line(f"  const bool {FIRST} = {LANE} == 0;")
         self.line(f"  (void){LANE}, (void){FIRST};")

@@ -137,7 +137,7 @@ def _copies(panel: Panel, dtype: DType) -> Iterator[Atom]:
         rows = LANES * size // panel.span
         head = f"{size}, {panel.span}, {panel.pitch}, {panel.mask}"
         for partial in (False, True):
-            call = "tfs_piece_some" if partial else "tfs_piece"
+            call = "tfs_copy_rows_some" if partial else "tfs_copy_rows"
             extent = "{src.rows}, {src.n}, " if partial else ""
             name = f"{panel.name}.{dtype.value}.b{size}"
             yield Atom(
@@ -161,7 +161,7 @@ def _gather(panel: Panel, dtype: DType) -> Atom:
                     (dtype, dtype), partial=True),
         _copy_operands(panel, dtype, rows, dtype.bytes, (True, True)), _load_piece,
         AtomCost("access", 24.0, 600.0),
-        f"tfs_piece_gather<{head}>({{dst.base}}, {{dst.row}}, {{src}}, {{src.ld}}, {{src.rows}}, "
+        f"tfs_gather_rows<{head}>({{dst.base}}, {{dst.row}}, {{src}}, {{src.ld}}, {{src.rows}}, "
         "{src.n}, tfs_lane);",
         "all", 1, 1,
     )  # fmt: skip

@@ -35,12 +35,12 @@ template <int BYTES> TFS_DEVICE void tfs_copy_some(unsigned dst, const void *src
 
 // As many rows of SPAN bytes as the 32 threads cover with BYTES each.
 template <int BYTES, int SPAN, int PITCH, int MASK, class E>
-TFS_DEVICE void tfs_piece(E *base, int row, const E *src, long ld, int lane) {
+TFS_DEVICE void tfs_copy_rows(E *base, int row, const E *src, long ld, int lane) {
   const int r = lane / (SPAN / BYTES), c = lane % (SPAN / BYTES) * BYTES;
   tfs_copy<BYTES>(tfs_spot<PITCH, MASK>(base, row, r, c), src + r * ld + c / (int)sizeof(E));
 }
 template <int BYTES, int SPAN, int PITCH, int MASK, class E>
-TFS_DEVICE void tfs_piece_some(E *base, int row, const E *src, long ld, int rows, int columns,
+TFS_DEVICE void tfs_copy_rows_some(E *base, int row, const E *src, long ld, int rows, int columns,
                                int lane) {
   const int r = lane / (SPAN / BYTES), c = lane % (SPAN / BYTES) * BYTES;
   const int left = columns * (int)sizeof(E) - c;
@@ -50,7 +50,7 @@ TFS_DEVICE void tfs_piece_some(E *base, int row, const E *src, long ld, int rows
 }
 // Elements of 16 bits at any address: 512 bytes of a panel, a pair a thread and pass.
 template <int SPAN, int PITCH, int MASK, class E>
-TFS_DEVICE void tfs_piece_gather(E *base, int row, const E *src, long ld, int rows, int columns,
+TFS_DEVICE void tfs_gather_rows(E *base, int row, const E *src, long ld, int rows, int columns,
                                  int lane) {
   constexpr int PAIRS = SPAN / 4, PASS = 32 / PAIRS;
   unsigned w[4];
