@@ -21,6 +21,8 @@ GROUPS = (1, 2, 4, 8, 16)
 RESIDENT = (1, 2, 3, 4)
 SPARE_REGISTERS = 32
 """Of a thread beside accumulators and fragments: addresses, what an epilogue needs."""
+LONGEST = 256
+"""Products of a warp in one step, which are one straight line of code."""
 NARROW = 4
 """Bytes of an access below which only places of rows force one."""
 ALIGNMENT = 16
@@ -70,7 +72,7 @@ def warps_space(whole: WarpsContraction, name: str) -> RecipeSpace:
             "lanes": crew.lanes,
             "spare": SPARE_REGISTERS,
             "aligned": ALIGNMENT,
-            "most": crew.most,
+            "longest": LONGEST,
         },
     )
 
@@ -106,6 +108,7 @@ def _definitions(whole: WarpsContraction, panels: tuple[Panel, ...]) -> tuple[De
             ("accumulators", "warp_m * warp_n // lanes"),
             ("fragments", _fragments(whole)),
             ("registers", _registers(whole)),
+            ("products", "tile_k // depth * (warp_m // rows) * (warp_n // columns)"),
             ("down", "ceil_div(m, tile_m)"),
             ("across", "ceil_div(n, tile_n)"),
         )
@@ -178,6 +181,11 @@ _CONSTRAINTS = (
         "warps.ahead",
         "ahead == 0 or tile_k > depth",
         "a step of {tile_k} has no fragments to load ahead of",
+    ),
+    Constraint(
+        "warps.long",
+        "products <= longest",
+        "{products} products of a warp in one step make its code longer than {longest}",
     ),
     Constraint(
         "warps.group",

@@ -32,6 +32,7 @@ from tfsearch.ir.dtypes import DType
 from tfsearch.ir.layout import Swizzle
 from tfsearch.ir.tir.nodes import MemorySpace
 from tfsearch.target.cuda import tiles
+from tfsearch.target.cuda.threads import F32_RATE
 
 LANES = 32
 ROWS = 16
@@ -39,7 +40,12 @@ ROWS = 16
 COLUMNS = 8
 DEPTH = 16
 """Elements of 16 bits along the sum of one product."""
+SHORT = 4
+"""Elements of 32 bits along the sum of one product."""
 FRAGMENT, LEFT, RIGHT = "m16", "m16.a", "m16.b"
+ROWS_OF, COLUMNS_OF = "m16.rows", "m16.columns"
+COPIES = {ROWS_OF: 4, COLUMNS_OF: 8}
+"""Threads that hold the same rows or columns."""
 PAD = 16
 """Bytes by which the rows of a padded panel are longer."""
 PIECE = 16
@@ -103,8 +109,11 @@ def warp_atoms() -> Iterator[Atom]:
             yield from _copies(panel, dtype)
             yield _gather(panel, dtype)
             yield from _matrices(panel, dtype)
+        yield from _copies(panel, DType.F32)
+        yield from _words(panel)
     for dtype in HALVES:
         yield _product(dtype)
+    yield _multiply_add()
     yield from _groups()
     for atom in tiles.tile_atoms():
         if atom.computes.fn != "stage":
@@ -202,6 +211,54 @@ def _matrices(panel: Panel, dtype: DType) -> Iterator[Atom]:
             "{src.row}, {src.at}, tfs_lane);",
             "all", 1, 1,
         )  # fmt: skip
+
+
+def _words(panel: Panel) -> Iterator[Atom]:
+    """Fragments of 32 bits: what a thread multiplies into its sums, four elements deep."""
+    dtype = DType.F32
+    for fragment, across in ((f, x) for f in (ROWS_OF, COLUMNS_OF) for x in (False, True)):
+        left = fragment == ROWS_OF
+        held = (ROWS, SHORT) if left else (SHORT, COLUMNS)
+        turned = across == left
+        stored = held[::-1] if turned else held
+        name = f"{'rows' if left else 'columns'}{'_across' if across else ''}"
+        dst = OperandSpec(
+            "dst", W, dtype, held, REGISTER, fragments=(fragment,), copies=COPIES[fragment]
+        )
+        src = OperandSpec(
+            "src", R, dtype, stored, SHARED, alignment=PIECE,
+            layouts=(panel.tile(dtype, *stored),),
+        )  # fmt: skip
+        cycles = (8.0 if left else 4.0) if across else 4.0
+        yield Atom(
+            f"cuda.{name}.{panel.name}.f32", BASE,
+            Computation(Kind.LOAD, "across" if across else "along", held, (dtype, dtype)),
+            (dst, src), _moved(turned=turned), AtomCost("shared", cycles, 30.0),
+            f"tfs_{name}<{panel.pitch}, {panel.mask}>({{dst}}, {{src.base}}, {{src.row}}, "
+            "{src.at}, tfs_lane);",
+            "all", 1, 1,
+        )  # fmt: skip
+
+
+def _multiply_add() -> Atom:
+    """Products of f32 by multiply-adds of threads."""
+    f32, flops = DType.F32, 2 * ROWS * COLUMNS * SHORT
+    return Atom(
+        "cuda.multiply_add.f32", BASE,
+        Computation(Kind.MMA, "fragments", (ROWS, COLUMNS, SHORT), (f32, f32, f32)),
+        (
+            OperandSpec("acc", U, f32, (ROWS, COLUMNS), REGISTER, fragments=(FRAGMENT,)),
+            OperandSpec(
+                "a", R, f32, (ROWS, SHORT), REGISTER, fragments=(ROWS_OF,), copies=COPIES[ROWS_OF]
+            ),
+            OperandSpec(
+                "b", R, f32, (SHORT, COLUMNS), REGISTER, fragments=(COLUMNS_OF,),
+                copies=COPIES[COLUMNS_OF],
+            ),
+        ),
+        _multiply, AtomCost("f32", flops / 2 / F32_RATE, 16.0),
+        "tfs_product_f32({acc}, {a}, {b});", "all", 1, 1, flops=flops,
+    )  # fmt: skip
 
 
 def _multiply(views: Sequence[Any]) -> None:

@@ -106,3 +106,60 @@ TFS_DEVICE void tfs_matrices(tfs_vec<unsigned, 4> &dst, const void *base, int ro
   }
 TFS_PRODUCT(bf16)
 TFS_PRODUCT(f16)
+
+// Fragments of 32 bits ---------------------------------------------------------------------------
+// A thread has rows g and g + 8 (g = lane / 4) of a left fragment, columns 2 * (lane % 4) and the one
+// beside of a right one, each with four elements along the sum: those of its sums.
+
+TFS_DEVICE void tfs_shared_words(float *dst, unsigned at) {
+  asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];"
+               : "=f"(dst[0]), "=f"(dst[1]), "=f"(dst[2]), "=f"(dst[3])
+               : "r"(at)
+               : "memory");
+}
+template <int PITCH, int MASK>
+TFS_DEVICE void tfs_rows(tfs_vec<float, 8> &dst, const void *base, int row, int column, int lane) {
+#pragma unroll
+  for (int h = 0; h < 2; ++h)
+    tfs_shared_words(dst.x + 4 * h, tfs_spot<PITCH, MASK>(base, row, lane / 4 + 8 * h, column * 4));
+}
+template <int PITCH, int MASK>
+TFS_DEVICE void tfs_columns(tfs_vec<float, 8> &dst, const void *base, int row, int column,
+                            int lane) {
+#pragma unroll
+  for (int e = 0; e < 2; ++e)
+    tfs_shared_words(dst.x + 4 * e,
+                     tfs_spot<PITCH, MASK>(base, row, lane % 4 * 2 + e, column * 4));
+}
+template <int PITCH, int MASK>
+TFS_DEVICE void tfs_rows_across(tfs_vec<float, 8> &dst, const void *base, int row, int column,
+                                int lane) {
+#pragma unroll
+  for (int i = 0; i < 8; ++i) {
+    const int c = column + lane / 4 + i / 4 * 8;
+    asm volatile("ld.shared.f32 %0, [%1];"
+                 : "=f"(dst.x[i])
+                 : "r"(tfs_spot<PITCH, MASK>(base, row, i % 4, c * 4))
+                 : "memory");
+  }
+}
+template <int PITCH, int MASK>
+TFS_DEVICE void tfs_columns_across(tfs_vec<float, 8> &dst, const void *base, int row, int column,
+                                   int lane) {
+#pragma unroll
+  for (int k = 0; k < 4; ++k) {
+    const int c = column + lane % 4 * 2;
+    asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];"
+                 : "=f"(dst.x[k]), "=f"(dst.x[4 + k])
+                 : "r"(tfs_spot<PITCH, MASK>(base, row, k, c * 4))
+                 : "memory");
+  }
+}
+TFS_DEVICE void tfs_product_f32(tfs_vec<float, 4> &acc, const tfs_vec<float, 8> &a,
+                                const tfs_vec<float, 8> &b) {
+#pragma unroll
+  for (int k = 0; k < 4; ++k)
+#pragma unroll
+    for (int i = 0; i < 4; ++i)
+      acc.x[i] = __fmaf_rn(a.x[i / 2 * 4 + k], b.x[i % 2 * 4 + k], acc.x[i]);
+}
