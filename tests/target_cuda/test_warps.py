@@ -25,6 +25,7 @@ from tfsearch.target.cuda.hardware import ARCHITECTURES
 from tfsearch.tune.proof import FULL, prove_reduced
 
 GEMM = {"dtype": "bf16", "out_dtype": "bf16", "trans_b": "true"}
+F32 = {"dtype": "f32", "out_dtype": "f32"}
 USUAL: dict[str, Any] = {
     "tile_m": 64, "tile_n": 64, "tile_k": 64, "high": 2, "wide": 2, "stages": 3,
     "panel": "swizzled128", "vector": 16, "ahead": 1, "group": 1, "resident": 1,
@@ -102,6 +103,10 @@ SIZES: dict[str, tuple[tuple[int, int, int], dict[str, str]]] = {
     "bias and an activation": ((100, 80, 200), {"epilogue": "bias+gelu"}),
     "residual": ((100, 77, 201), {"epilogue": "bias+silu+residual"}),
     "scale": ((100, 77, 201), {"epilogue": "scale+relu", "batch": "2"}),
+    "multiply-adds": ((100, 80, 96), F32),
+    "multiply-adds, odd": ((67, 77, 101), F32),
+    "multiply-adds across b": ((67, 80, 96), {**F32, "trans_b": "false"}),
+    "multiply-adds across a": ((68, 80, 96), {**F32, "trans_a": "true", "epilogue": "bias+gelu"}),
 }
 
 
@@ -133,7 +138,7 @@ def test_random_workloads_and_points_are_legal_and_right() -> None:
         options = {
             "trans_a": str(bool(generator.integers(2))).lower(),
             "trans_b": str(bool(generator.integers(2))).lower(),
-            "dtype": str(generator.choice(["bf16", "f16"])),
+            "dtype": str(generator.choice(["bf16", "f16", "f32"])),
             "out_dtype": str(generator.choice(["bf16", "f16", "f32"])),
         }
         problem = gemm(m, n, k, **options)
@@ -182,6 +187,7 @@ def test_text_of_a_kernel_comes_back() -> None:
         ((256, 256, 128), {"trans_b": "false"}),
         ((130, 75, 77), {"trans_a": "true", "batch": "2"}),
         ((128, 64, 96), {"dtype": "f16"}),
+        ((100, 96, 77), {**F32, "trans_b": "false"}),
     ],
     ids=str,
 )
@@ -198,14 +204,12 @@ def test_counts_are_those_of_a_walk_over_the_lowered_kernel(
         have = {name: int(facts[name][row]) for name in facts if name != "step_cycles"}
         found = analyze(module, atoms).main
         units = have["units"]
-        calls = {"mma": 0, "matrices": 0, "piece": 0}
+        calls = dict.fromkeys(STEMS.values(), 0)
         for work in found.work:
-            for stem in calls:
-                calls[stem] += work.total if work.atom.startswith(f"cuda.{stem}") else 0
+            for stem, fact in STEMS.items():
+                calls[fact] += work.total if work.atom.startswith(f"cuda.{stem}") else 0
         assert found.units == units
-        assert calls["mma"] == units * have["products"]
-        assert calls["matrices"] == units * have["fragments"]
-        assert calls["piece"] == units * have["copies"]
+        assert calls == {fact: units * have[fact] for fact in calls}
         assert sum(found.buffer("a").read) == have["a_bytes"]
         assert sum(found.buffer("b").read) == have["b_bytes"]
         slots = [found.buffer(name) for name in ("sa", "sb")]
@@ -216,11 +220,25 @@ def test_counts_are_those_of_a_walk_over_the_lowered_kernel(
         assert how["grid"] == [units, 1, 1]
 
 
+STEMS = {
+    "mma": "products", "multiply_add": "products", "matrices": "fragments", "rows": "fragments",
+    "columns": "fragments", "piece": "copies",
+}  # fmt: skip
+"""How the atoms begin that each fact counts."""
+
 CASES: dict[str, tuple[tuple[int, int, int], dict[str, str]]] = {
     "bf16": ((1000, 1000, 1000), {}),
     "f16 across": ((512, 512, 512), {"dtype": "f16", "out_dtype": "f16", "trans_b": "false"}),
     "odd": ((333, 555, 777), {"trans_a": "true"}),
     "batched, fused": ((200, 256, 64), {"batch": "4", "epilogue": "scale+gelu"}),
+    "f32": ((300, 301, 302), F32),
+}
+
+
+EXPECTED = {
+    "bf16": ("HMMA.16816.F32.BF16 ", "LDSM.16.M"),
+    "f16": ("HMMA.16816.F32 ", "LDSM.16.M"),
+    "f32": ("FFMA", "LDS.128"),
 }
 
 
@@ -246,9 +264,8 @@ def test_sampled_candidates_compile_for_every_architecture(
         (how,) = code.launch.attributes.values()
         assert how["shared"] == problem.facts(batch)["shared_bytes"][0]
         machine = disassembled(tmp_path / f"{number}")
-        kind = "F32.BF16" if options.get("dtype", "bf16") == "bf16" else "F32"
-        assert f"HMMA.16816.{kind} " in machine
-        assert "LDSM.16.M88.4" in machine or "LDSM.16.MT88.4" in machine
+        for mark in EXPECTED[options.get("dtype", "bf16")]:
+            assert mark in machine
         assert ("LDGSTS" in machine) == (name != "odd")
         assert "STL" not in machine
 

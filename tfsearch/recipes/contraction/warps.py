@@ -12,7 +12,6 @@ from dataclasses import dataclass
 
 from tfsearch.atoms.contract import Computation, Kind
 from tfsearch.core.records import Accuracy
-from tfsearch.ir.dtypes import DType
 from tfsearch.ir.hir.types import TensorType
 from tfsearch.ir.layout import Layout, SwizzledLayout
 from tfsearch.ir.tir.builder import Builder
@@ -251,9 +250,11 @@ class _Warps:
         rows = atom.computes.shape[0]
         each = tiles.rows // rows
         if each % warps == 0:
-            with b.loop("p", tiles.count, unroll=tiles.count) as panel:
-                with b.loop("i", each // warps, unroll=each // warps) as i:
-                    self._piece_copy(atom.id, tiles, factor, step, slot, panel, self.w + i * warps)
+            with (
+                b.loop("p", tiles.count, unroll=tiles.count) as panel,
+                b.loop("i", each // warps, unroll=each // warps) as i,
+            ):
+                self._piece_copy(atom.id, tiles, factor, step, slot, panel, self.w + i * warps)
             return
         total = each * tiles.count
         count = -(-total // warps)
@@ -261,7 +262,9 @@ class _Warps:
             number = b.let("piece", self.w + i * warps)
             inside = number.lt(total) if total % warps else Const(1)
             with b.when(inside):
-                panel, at = (number // each, number % each) if tiles.count > 1 else (Const(0), number)
+                panel, at = (
+                    (number // each, number % each) if tiles.count > 1 else (Const(0), number)
+                )
                 self._piece_copy(atom.id, tiles, factor, step, slot, panel, at)
 
     def _piece_copy(
@@ -328,7 +331,9 @@ class _Warps:
         def load(number: int) -> None:
             at, held = number * depth, number % (s.ahead + 1)
             for block in range(blocks):
-                self._load(LEFT, slot, block * rows, at, window(a, held, block, (0, rows), (0, depth)))
+                self._load(
+                    LEFT, slot, block * rows, at, window(a, held, block, (0, rows), (0, depth))
+                )
             for piece in range(pieces):
                 into = window(right, held, piece, (0, depth), (0, width))
                 self._load(RIGHT, slot, piece * width, at, into)

@@ -182,5 +182,3 @@ def _sync(atoms: list[Atom], what: Sync, group: str) -> str:
         if plain and effects.synchronises == what and effects.group == group:
             return atom.id
     raise RequestError("recipe.warps", f"no instruction for {what.value}")
-
-

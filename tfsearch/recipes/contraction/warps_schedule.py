@@ -15,8 +15,8 @@ STEP = 8
 class WarpsSchedule:
     """Tile of a unit, tiles of its warps, stages, panels and the order of tiles.
 
-    A unit works on ``tile_m`` x ``tile_n`` x ``tile_k`` in one step; ``high`` x ``wide`` warps share
-    the tile. ``stages`` slots hold what is under way. ``panel`` names how tiles lie in shared
+    A unit works on ``tile_m`` x ``tile_n`` x ``tile_k`` in one step; ``high`` x ``wide`` warps
+    share the tile. ``stages`` slots hold what is under way. ``panel`` names how tiles lie in shared
     memory; ``vector`` is the most bytes that one thread copies at once. ``ahead`` fragments are
     loaded before the products of earlier ones. ``group`` rows of tiles are walked column by
     column. ``resident`` units fit side by side.

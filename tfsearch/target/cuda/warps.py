@@ -155,7 +155,8 @@ def _copies(panel: Panel, dtype: DType) -> Iterator[Atom]:
                             (dtype, dtype), partial=partial),
                 _copy_operands(panel, dtype, rows, size, (True, True) if partial else ()),
                 _load_piece, AtomCost("access", LANES * size / COPY_RATE + 2.0 * partial, 600.0),
-                f"{call}<{head}>({{dst.base}}, {{dst.row}}, {{src}}, {{src.ld}}, {extent}tfs_lane);",
+                f"{call}<{head}>({{dst.base}}, {{dst.row}}, {{src}}, {{src.ld}}, {extent}"
+                "tfs_lane);",
                 "all", 1, 1, Effects(Completion.COMMIT_GROUP, group=GROUP),
             )  # fmt: skip
 
