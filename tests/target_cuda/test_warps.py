@@ -42,7 +42,7 @@ POINTS: dict[str, dict[str, Any]] = {
     "short padded rows": {"tile_k": 32, "panel": "padded64"},
     "two panels": {"tile_k": 128, "stages": 2},
     "not ahead": {"ahead": 0},
-    "narrow accesses": {"vector": 4},
+    "narrow accesses": {"vector": 8},
     "grouped": {"group": 2},
     "three side by side": {"resident": 3},
 }  # fmt: skip
@@ -297,6 +297,18 @@ def test_factors_across_the_sum_are_turned_on_the_way(tmp_path: Path) -> None:
         machine = disassembled(tmp_path / "a")
         assert bool(re.search(r"LDSM\.16\.MT88", machine)) == bool(turned)
         assert "LDSM.16.M88.4" in machine
+
+
+def test_shared_memory_is_brought_to_no_more_than_is_padded_for() -> None:
+    for panel, alignment in (("swizzled128", 1024), ("swizzled64", 512), ("padded64", 16)):
+        one = point(panel=panel, tile_k=64)
+        code = gemm().emit(gemm().lower(one), one)
+        (how,) = code.launch.attributes.values()
+        params: dict[str, Any] = dict(one.params)
+        held = params["stages"] * 128 * 64 * 2
+        assert (f"& {alignment - 1};" in code.text) == (alignment > 16)
+        if alignment > 16:
+            assert how["shared"] == held + alignment - 16
 
 
 def test_rows_at_odd_places_are_gathered(tmp_path: Path) -> None:

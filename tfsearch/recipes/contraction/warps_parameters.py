@@ -23,8 +23,6 @@ SPARE_REGISTERS = 32
 """Of a thread beside accumulators and fragments: addresses, what an epilogue needs."""
 LONGEST = 256
 """Products of a warp in one step, which are one straight line of code."""
-NARROW = 4
-"""Bytes of an access below which only places of rows force one."""
 ALIGNMENT = 16
 """Bytes that every buffer in shared memory is aligned to."""
 
@@ -78,11 +76,11 @@ def warps_space(whole: WarpsContraction, name: str) -> RecipeSpace:
 
 
 def _vectors(whole: WarpsContraction) -> tuple[int, ...]:
-    """Bytes of an access: what the rows of a factor allow, or less."""
+    """Bytes of an access: what the rows of a factor allow, or half as much."""
     panel = next(iter(whole.atoms.panels.values()))
     best = [panel.widest(n) for n in whole.aligned]
     sizes = sorted({size for size, _ in panel.copies})
-    return tuple(size for size in sizes if min(*best, NARROW) <= size <= max(best))
+    return tuple(size for size in sizes if min(*best, max(best) // 2) <= size <= max(best))
 
 
 def _chosen(panels: tuple[Panel, ...], of: Callable[[Panel], int]) -> str:

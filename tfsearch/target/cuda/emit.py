@@ -18,9 +18,8 @@ from tfsearch.target.cuda.teams import FIRST, LANE, TeamEmitter, descriptors, ha
 HEADER = "kernel.cuh"
 TEAMS_HEADER = "teams" + ".cuh"
 SHARED = "tfs_shared"
-SHARED_ALIGNMENT = 1024
-"""Bytes that dynamic shared memory is brought to; what is aligned to more than it is given."""
 GIVEN_ALIGNMENT = 16
+"""Bytes that dynamic shared memory is aligned to; what is aligned to more is padded for."""
 REGISTERS = 65536
 """Of an SM, on every architecture here."""
 _ELEMENTS = {
@@ -151,11 +150,10 @@ def _entry(kernel: Kernel, emitter: KernelEmitter, shared: int) -> list[str]:
     if teams:
         lines.append(f"  const bool {FIRST} = {LANE} == 0;")
     if shared:
-        mask = SHARED_ALIGNMENT - 1
-        aligned = any(
-            b.space is MemorySpace.SHARED and b.alignment > GIVEN_ALIGNMENT
-            for b in allocations(kernel.body)
-        )
+        most = max(
+            b.alignment for b in allocations(kernel.body) if b.space is MemorySpace.SHARED
+        )  # fmt: skip
+        mask, aligned = most - 1, most > GIVEN_ALIGNMENT
         raw = f"{SHARED}_raw"
         lines.append(f"  extern __shared__ __align__({GIVEN_ALIGNMENT}) char {raw}[];")
         if aligned:
