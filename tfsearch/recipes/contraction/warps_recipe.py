@@ -68,11 +68,8 @@ class MatchedWarps:
         self.spaces: Sequence[RecipeSpace] = (warps_space(self.whole, NAME),)
         self.refusals: Sequence[Refusal] = ()
         # What the epilogue needs is known once a point is lowered.
-        point = {p.name: p.values[-1 if p.name == "tile_k" else 0] for p in self._parameters()}
-        lower(self.whole, WarpsSchedule.of({**point, "tile_m": 64, "tile_n": 64}))
-
-    def _parameters(self):
-        return self.spaces[0].parameters
+        point = {p.name: p.values[-1] for p in self.spaces[0].parameters}
+        lower(self.whole, WarpsSchedule.of({**point, "tile_m": 64, "tile_n": 64, "high": 1}))
 
     def facts(self, points: Points) -> Facts:
         """Facts of a batch of points."""
