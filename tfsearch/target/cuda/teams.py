@@ -105,15 +105,15 @@ class TeamEmitter(KernelEmitter):
     ) -> None:
         super().__init__(kernel, atoms, dialect, plan)
         self._threads = kernel.warps * kernel.lanes
+        for param in kernel.params:
+            if max(param.buffer.shape, default=0) >= 1 << 30:
+                raise InternalError("codegen.extent", f"{param.buffer.name} is too long")
         self._copies = {
             fragment: spec.copies
             for name in called(kernel.body)
             for spec in atoms[name].operands
             for fragment in spec.fragments
         }
-        for param in kernel.params:
-            if max(param.buffer.shape, default=0) >= 1 << 30:
-                raise InternalError("codegen.extent", f"{param.buffer.name} is too long")
 
     def block(self, block: Block, scope: Scope) -> None:
         """Roles side by side are one chain of branches."""
