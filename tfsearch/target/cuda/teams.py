@@ -32,11 +32,11 @@ from tfsearch.target.cuda.boxes import Descriptor
 FIRST = "tfs_first"
 LANE = "tfs_lane"
 INTEGER = "int"
+_SWIZZLES = {None: 0, (1, 3, 3): 32, (2, 3, 3): 64, (3, 3, 3): 128}
+"""Bytes of a row that a swizzle of 16-bit elements permutes."""
 PACKED = "unsigned"
 """What holds two elements of 16 bits of a fragment."""
 WORD = 4
-_SWIZZLES = {None: 0, (1, 3, 3): 32, (2, 3, 3): 64, (3, 3, 3): 128}
-"""Bytes of a row that a swizzle of 16-bit elements permutes."""
 
 
 def descriptors(kernel: Kernel) -> Iterator[tuple[str, Descriptor]]:
