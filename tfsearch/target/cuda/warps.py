@@ -3,8 +3,8 @@
 A panel is a part of a tile in shared memory: rows of 64 or 128 bytes whose 16-byte pieces change
 places, or rows that are 16 bytes longer than what they hold; both let eight rows be read at once.
 Its rows run along the sum, or across it. Fragments are those of the instructions: ``m16`` is a tile
-of 16 rows of an accumulator, ``m16.a`` and ``m16.b`` what is multiplied into it. Costs are cycles
-of one SM of sm_90a (origin: derived from the rates of its architecture document).
+of 16 rows of an accumulator, ``m16 left`` and ``m16 right`` what is multiplied into it. Costs are
+cycles of one SM of sm_90a (origin: derived from the rates of its architecture document).
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ DEPTH = 16
 """Elements of 16 bits along the sum of one product."""
 SHORT = 4
 """Elements of 32 bits along the sum of one product."""
-FRAGMENT, LEFT, RIGHT = "m16", "m16.a", "m16.b"
-ROWS_OF, COLUMNS_OF = "m16.rows", "m16.columns"
+FRAGMENT, LEFT, RIGHT = "m16", "m16 left", "m16 right"
+ROWS_OF, COLUMNS_OF = "m16 rows", "m16 columns"
 COPIES = {ROWS_OF: 4, COLUMNS_OF: 8}
 """Threads that hold the same rows or columns."""
 PAD = 16
