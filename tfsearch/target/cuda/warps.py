@@ -150,7 +150,7 @@ def _copies(panel: Panel, dtype: DType) -> Iterator[Atom]:
             extent = "{src.rows}, {src.n}, " if partial else ""
             name = f"{panel.name}.{dtype.value}.b{size}"
             yield Atom(
-                f"cuda.piece{'_some' if partial else ''}.{name}", frozenset({"cp_async"}),
+                f"cuda.{'piece_some' if partial else 'piece'}.{name}", frozenset({"cp_async"}),
                 Computation(Kind.COPY, f"piece {size}", (rows, panel.span // dtype.bytes),
                             (dtype, dtype), partial=partial),
                 _copy_operands(panel, dtype, rows, size, (True, True) if partial else ()),
