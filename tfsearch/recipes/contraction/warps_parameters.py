@@ -19,7 +19,7 @@ WARPS = (1, 2, 4)
 STAGES = (2, 3, 4, 5, 6)
 GROUPS = (1, 2, 4, 8, 16)
 RESIDENT = (1, 2, 3, 4)
-SPARE_REGISTERS = 32
+SPARE_REGISTERS = 56
 """Of a thread beside accumulators and fragments: addresses, what an epilogue needs."""
 LONGEST = 256
 """Products of a warp in one step, which are one straight line of code."""
