@@ -169,6 +169,7 @@ class OperandSpec:
     ``box``: the operand is an argument that is reached by a descriptor of the host, whose box is
     the tile. ``share`` names how the threads of a collective share out the tile: two accesses by
     one collective to one window with the same share need no barrier between ("": unknown).
+    ``copies``: how many threads hold the same element of a fragment.
     """
 
     name: str
@@ -185,6 +186,7 @@ class OperandSpec:
     fragments: tuple[str, ...] = ()
     share: str = ""
     box: BoxRule | None = None
+    copies: int = 1
 
 
 class Sync(StrEnum):

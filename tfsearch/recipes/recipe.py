@@ -36,7 +36,8 @@ class Crew:
 
     ``lanes`` of a warp; ``shared``: bytes of on-chip memory of a unit; ``registers`` of a unit, of
     which a thread has at most ``most``; ``cluster``: units of the largest cluster; ``units`` that
-    run at once with all of that memory.
+    run at once with all of that memory. ``reserved``: bytes that every unit takes beside its own,
+    where several share what one may have.
     """
 
     lanes: int
@@ -45,6 +46,7 @@ class Crew:
     most: int
     cluster: int
     units: int
+    reserved: int = 0
 
 
 @dataclass(frozen=True)

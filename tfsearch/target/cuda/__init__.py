@@ -127,8 +127,9 @@ def _atoms(features: tuple[str, ...]) -> AtomTable:
     from tfsearch.atoms.table import AtomTable
     from tfsearch.target.cuda.threads import thread_atoms
     from tfsearch.target.cuda.warpgroups import warpgroup_atoms
+    from tfsearch.target.cuda.warps import warp_atoms
 
-    return AtomTable((*thread_atoms(), *warpgroup_atoms()), features)
+    return AtomTable((*thread_atoms(), *warpgroup_atoms(), *warp_atoms()), features)
 
 
 def _device(gpu: Gpu, selector: str) -> Device:

@@ -22,6 +22,8 @@ SHARED = "tfs_shared"
 GIVEN_ALIGNMENT = 16
 """Bytes that dynamic shared memory is known to start at a multiple of; a kernel whose buffers ask
 for more asks for padding, and skips it."""
+REGISTERS = 65536
+"""Of an SM, on every architecture here."""
 _ELEMENTS = {
     DType.F32: "tfs_f32",
     DType.F64: "tfs_f64",
@@ -120,7 +122,8 @@ def _entry(kernel: Kernel, emitter: KernelEmitter, shared: SharedLayout) -> list
     parameters = [f"{element} *__restrict__ {name}" for element, name in emitter.parameters()]
     parameters += [f"const __grid_constant__ tfs_box {name}" for name, _ in descriptors(kernel)]
     # Registers can be handed over where a kernel says how many blocks an SM has.
-    bounds = f"{threads}, 1" if teams else f"{threads}"
+    blocks = max(1, REGISTERS // (threads * kernel.registers)) if kernel.registers else 1
+    bounds = f"{threads}, {blocks}" if teams else f"{threads}"
     lines = [
         f'extern "C" __global__ void __launch_bounds__({bounds})',
         f"{ENTRY_PREFIX}{kernel.name}({', '.join(parameters)}) {{",

@@ -16,6 +16,7 @@ from tfsearch.target.cuda.threads import (
     TEAMS,
     WARP,
 )
+from tfsearch.target.cuda.warps import MMA_RATE
 
 _RATES = {
     "f32": ("rate.f32", F32_RATE),
@@ -23,6 +24,7 @@ _RATES = {
     "integer": ("rate.integer", INTEGER_RATE),
     "special": ("rate.special", SPECIAL_RATE),
     "shuffle": ("rate.shuffle", SHUFFLE_RATE),
+    "mma": ("rate.mma", MMA_RATE),
 }
 """Facts that scale the costs of a pipe, and their values on the architecture of the costs."""
 WAVES = (1, 2, 4, 8, 16, 32, 64, 128)
@@ -104,5 +106,6 @@ def kit_of(hardware: Hardware, atoms: AtomTable) -> Kit:
             most=hardware.whole("limit.registers_per_thread"),
             cluster=int(hardware.get("limit.cluster") or 1),
             units=units,
+            reserved=hardware.whole("limit.shared_reserved"),
         ),
     )

@@ -9,6 +9,7 @@ from tfsearch.measure.compare import Baseline
 from tfsearch.plugin.target import Source
 from tfsearch.recipes.bound import BoundRecipes
 from tfsearch.recipes.contraction.ring_recipe import Ring
+from tfsearch.recipes.contraction.warps_recipe import Warps
 from tfsearch.recipes.domain import as_called
 from tfsearch.recipes.map.recipe import Map
 from tfsearch.recipes.rowwise.recipe import Rowwise
@@ -17,7 +18,7 @@ from tfsearch.target.cuda.device import Gpu
 from tfsearch.target.cuda.emit import source_of
 from tfsearch.target.cuda.machine import kit_of, machine_of
 
-RECIPES = (Ring(), Rowwise(), Map())
+RECIPES = (Ring(), Warps(), Rowwise(), Map())
 
 
 class CudaProblem(BoundRecipes):

@@ -26,6 +26,7 @@ from tfsearch.ir.tir.nodes import (
     Window,
     tile_dims,
 )
+from tfsearch.prove.team.program import called
 from tfsearch.target.cuda.boxes import Descriptor
 
 FIRST = "tfs_first"
@@ -33,6 +34,9 @@ LANE = "tfs_lane"
 INTEGER = "int"
 _SWIZZLES = {None: 0, (1, 3, 3): 32, (2, 3, 3): 64, (3, 3, 3): 128}
 """Bytes of a row that a swizzle of 16-bit elements permutes."""
+PACKED = "unsigned"
+"""What holds two elements of 16 bits of a fragment."""
+WORD = 4
 
 
 def descriptors(kernel: Kernel) -> Iterator[tuple[str, Descriptor]]:
@@ -75,6 +79,21 @@ class Corner(Rendered):
         return found
 
 
+class Spot(Rendered):
+    """An address in shared memory: where its row begins, the row's number, the place in the row."""
+
+    base: str
+    row: str
+    at: str
+
+    @staticmethod
+    def of(address: str, base: str, row: str, at: str) -> Spot:
+        """An operand that is reached row by row."""
+        found = Spot(address)
+        found.base, found.row, found.at = base, row, at
+        return found
+
+
 class TeamEmitter(KernelEmitter):
     """Emits kernels whose roles are warps. Integers are of 32 bits but for offsets in memory.
 
@@ -89,6 +108,12 @@ class TeamEmitter(KernelEmitter):
         for param in kernel.params:
             if max(param.buffer.shape, default=0) >= 1 << 30:
                 raise InternalError("codegen.extent", f"{param.buffer.name} is too long")
+        self._copies = {
+            fragment: spec.copies
+            for name in called(kernel.body)
+            for spec in atoms[name].operands
+            for fragment in spec.fragments
+        }
 
     def block(self, block: Block, scope: Scope) -> None:
         """Roles side by side are one chain of branches."""
@@ -104,7 +129,9 @@ class TeamEmitter(KernelEmitter):
     def _role(self, role: Role, scope: Scope, before: str) -> None:
         lanes, outer = self.kernel.lanes, self._threads
         first, last, self._threads = role.first * lanes, role.last * lanes, role.width * lanes
-        self.line(f"{before}if (threadIdx.x >= {first} && threadIdx.x < {last}) {{")
+        everyone = (role.first, role.last) == (0, self.kernel.warps)
+        condition = f"if (threadIdx.x >= {first} && threadIdx.x < {last}) "
+        self.line(f"{before}{'' if everyone else condition}{{")
         self.line(f"  const int {LANE} = (threadIdx.x - {first}) % {self._threads};")
         self.line(f"  const bool {FIRST} = {LANE} == 0;")
         self.line(f"  (void){LANE}, (void){FIRST};")
@@ -141,10 +168,16 @@ class TeamEmitter(KernelEmitter):
 
     def _fragment(self, buffer: Buffer) -> None:
         """The share of one thread of every fragment of an array of them."""
-        count = prod(buffer.shape[-2:]) // self._threads
-        element = self.dialect.element(buffer.dtype)
+        count = self._words(buffer, prod(buffer.shape[-2:]))
+        packed = buffer.dtype.bytes < WORD
+        element = PACKED if packed else self.dialect.element(buffer.dtype)
         for index in range(prod(buffer.shape[:-2])):
             self.line(f"tfs_vec<{element}, {count}> {buffer.name}_{index};")
+
+    def _words(self, buffer: Buffer, elements: int) -> int:
+        """Registers of one thread for so many elements of a fragment."""
+        copies = self._copies.get(buffer.fragment, 1)
+        return elements * copies * buffer.dtype.bytes // (self._threads * WORD)
 
     def window(self, operand: Window, spec: OperandSpec, scope: Scope) -> Rendered:
         """Fragments by their registers, boxes by their descriptors, the rest by address."""
@@ -161,7 +194,6 @@ class TeamEmitter(KernelEmitter):
     def _registers(self, operand: Window, starts: list[Expr]) -> Rendered:
         buffer = operand.buffer
         rows, columns = buffer.shape[-2:]
-        threads = self._threads
         number = 0
         for start, extent in zip(starts[:-2], buffer.shape[:-2], strict=True):
             number = number * extent + evaluate(start, {})
@@ -169,7 +201,7 @@ class TeamEmitter(KernelEmitter):
         width = evaluate(operand.extents[-1], {})
         if width == columns:
             return Rendered(name)
-        share, first = width * rows // threads, at * rows // threads
+        share, first = self._words(buffer, width * rows), self._words(buffer, at * rows)
         return Rendered(f"tfs_part<{share}>({name}.x + {first})")
 
     def _box(self, buffer: Buffer, spec: OperandSpec, starts: list[Expr]) -> Rendered:
@@ -183,14 +215,23 @@ class TeamEmitter(KernelEmitter):
         """The address before the swizzle, which is what copies and matrix products take."""
         layout = buffer.layout
         plain = layout.layout if isinstance(layout, SwizzledLayout) else layout
-        offset: Expr = Const(0)
         if plain is None:
-            for start, stride in zip(starts, buffer.dense_strides, strict=True):
-                offset = offset + start * stride
+            strided = zip(starts, buffer.dense_strides, strict=True)
+            offsets = [start * stride for start, stride in strided]
         else:
-            for start, mode in zip(starts, plain.modes, strict=True):
-                offset = offset + _offset(buffer.name, start, mode)
-        return Rendered(f"({buffer.name} + {self.expression(offset)})")
+            laid_out = zip(starts, plain.modes, strict=True)
+            offsets = [_offset(buffer.name, start, mode) for start, mode in laid_out]
+        base, last = offsets[0], offsets[-1]
+        for offset in offsets[1:-1]:
+            base = base + offset
+        whole = base + last if len(offsets) > 1 else base
+        row = starts[-2] if len(starts) > 1 else Const(0)
+        return Spot.of(
+            f"({buffer.name} + {self.expression(whole)})",
+            f"({buffer.name} + {self.expression(base)})",
+            self.expression(row),
+            self.expression(last),
+        )
 
     def _global(
         self, operand: Window, spec: OperandSpec, starts: list[Expr], scope: Scope

@@ -296,3 +296,5 @@ TFS_DEVICE void tfs_tile_stage(E *dst, const tfs_vec<float, N> &src, int lane) {
                    : "memory");
   }
 }
+
+#include "warps.cuh"
