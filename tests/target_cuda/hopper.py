@@ -84,7 +84,7 @@ def _statement(body: str) -> str:
     ptx = re.sub(r"%(\d+)", lambda m: f"({places[int(m[1])]})", ptx)
     labels = re.findall(r"^\s*(\w+):", ptx, re.MULTILINE)
     declared = f"__label__ {', '.join(labels)}; " if labels else ""
-    return f"{{ {declared}{' '.join(_instructions(ptx))} }}"
+    return f"do {{ {declared}{' '.join(_instructions(ptx))} }} while (0)"
 
 
 def _instructions(ptx: str) -> Iterator[str]:
@@ -307,7 +307,8 @@ extern "C" const char *hw_main(const hw::u64 *words, const hw::u64 *maps, unsign
 
     def run(addresses: Mapping[str, int], seed: int) -> str:
         words = [addresses[a.name] for a in entry.arguments]
-        words += [addresses["workspace"]] * bool(entry.workspace_bytes)
+        if entry.workspace_bytes:
+            words.append(addresses["workspace"])
         room = (ctypes.c_char * (128 * len(how.boxes) + 64))()
         first = -(-ctypes.addressof(room) // 64) * 64
         maps = [first + 128 * i for i in range(len(how.boxes))]

@@ -127,7 +127,7 @@ def test_sampled_points_are_legal_kernels() -> None:
 
 FAULTS: dict[str, tuple[str, str]] = {
     "the slot is not waited for": (r"cuda\.barrier_wait\(full[^\n]*\n", ""),
-    "the slot is filled before it is free": (r"cuda\.barrier_wait\(empty[^\n]*\n", ""),
+    "the slot is filled before it is free": (r"cuda\.barrier_wait_elected\(empty[^\n]*\n", ""),
     "too few bytes are expected": (r"(cuda\.barrier_expect\(.*), \d+\)", r"\1, 1024)"),
     "a slot is never given back": (r"cuda\.barrier_arrive\(empty[^\n]*\n", ""),
     "the last products are not waited for": (r"cuda\.product_wait\(0\)\n", ""),

@@ -220,7 +220,10 @@ class _Ring:
             with b.loop("kk", self.steps) as kk:
                 at = b.let("at", j * self.steps + kk)
                 slot = b.let("slot", at % s.stages)
-                b.call(self.atoms["wait"], window(self.empty, slot), (at // s.stages + 1) % 2)
+                # Only the thread that copies waits: nothing holds it back for others of its team,
+                # which could miss a phase and then wait for one that never comes.
+                empty = window(self.empty, slot)
+                b.call(self.atoms["wait elected"], empty, (at // s.stages + 1) % 2)
                 self._fill(kk, slot, row, col)
 
     def _fill(self, kk: Expr, slot: Expr, row: Expr, col: Expr) -> None:
