@@ -117,6 +117,11 @@ TFS_DEVICE void tfs_product_commit() {
 template <int PENDING> TFS_DEVICE void tfs_product_wait() {
   asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(PENDING) : "memory");
 }
+// Products write registers behind the compiler's back: no use of them moves ahead of the wait.
+template <int N> TFS_DEVICE void tfs_settled(tfs_vec<float, N> &sums) {
+#pragma unroll
+  for (int i = 0; i < N; ++i) asm volatile("" : "+f"(sums.x[i])::"memory");
+}
 
 // Meetings and registers -----------------------------------------------------------------------
 
