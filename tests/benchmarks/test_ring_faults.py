@@ -12,8 +12,8 @@ from tests.repository import ROOT
 
 sys.path.insert(0, str(ROOT / "benchmarks"))
 
-import _ring_faults  # noqa: E402
-import h200_ring_check  # noqa: E402
+import _ring_faults
+import h200_ring_check
 
 GENERATOR = np.random.default_rng(3)
 A, B = GENERATOR.standard_normal((2, 128, 128))
