@@ -67,7 +67,9 @@ def on_host(text: str) -> str:
         at = end
     code = "".join([*out, text[at:]])
     return re.sub(
-        r"extern __shared__ __align__\(\d+\) char (\w+)\[\];", r"char *const \1 = hw_shared();", code
+        r"extern __shared__ __align__\(\d+\) char (\w+)\[\];",
+        r"char *const \1 = hw_shared();",
+        code,
     )
 
 
@@ -282,10 +284,10 @@ def compiled(text: str, launch: LaunchSpec, folder: Path, registers: int) -> Cal
         for i, one in enumerate(kinds[1].split(", ")[:pointers])
     ]
     given += [f"*(const tfs_box *)hw_maps[{i}]" for i in range(len(names) - pointers)]
-    code = f"""#include "{HERE / 'hopper.hpp'}"
+    code = f"""#include "{HERE / "hopper_device.hpp"}"
 {on_host(body)}
 static hw::u64 hw_words[{max(pointers, 1)}], hw_maps[{max(len(names) - pointers, 1)}];
-static void hw_body() {{ {entry.symbol}({', '.join(given)}); }}
+static void hw_body() {{ {entry.symbol}({", ".join(given)}); }}
 static std::string hw_said;
 extern "C" const char *hw_main(const hw::u64 *words, const hw::u64 *maps, unsigned seed) {{
   memcpy(hw_words, words, sizeof hw_words);

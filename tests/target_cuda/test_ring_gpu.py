@@ -30,7 +30,7 @@ from tfsearch.target.cuda.runner import CudaRunner, make
 
 sys.path.insert(0, str(ROOT / "benchmarks"))
 
-import h200_ring_check as check  # noqa: E402
+import h200_ring_check as check
 
 pytestmark = [pytest.mark.gpu, pytest.mark.xdist_group("gpu")]
 TIMEOUT_S = 60.0
