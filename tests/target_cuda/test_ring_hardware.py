@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from tests.target_cuda.hopper import compiled
-from tests.target_cuda.test_ring import MAJORS, POINTS, gemm, point
+from tests.target_cuda.test_ring import BATCHED, MAJORS, POINTS, gemm, point
 from tfsearch.core.launch import LaunchSpec
 from tfsearch.ir.dtypes import DType
 from tfsearch.ir.tir.nodes import Module
@@ -111,6 +111,12 @@ def test_majors_are_right_as_the_hardware_reads_them(
 def test_types_and_epilogues(dtype: str, epilogue: str, tmp_path: Path) -> None:
     problem = gemm(1024, 1024, 512, epilogue=epilogue, dtype=dtype, out_dtype=dtype)
     check(problem, point(tile_n=40), tmp_path)
+
+
+@pytest.mark.parametrize("name", BATCHED)
+def test_planes(name: str, tmp_path: Path) -> None:
+    options, changes = BATCHED[name]
+    check(gemm(1000, 512, 256, batch="3", **options), point(**changes), tmp_path)
 
 
 FAULTS: dict[str, tuple[str, str, str]] = {
