@@ -68,7 +68,7 @@ def _explained(got: Array, a: Array, b: Array, wanted: Array, wrong: Array) -> l
     if len(rows) >= len(slices):
         weights, *_ = np.linalg.lstsq(parts, got[rows, columns], rcond=None)
         if _close(parts @ weights, got[rows, columns]):
-            numbers = " ".join(f"{w:.2g}" for w in weights[:64])
+            numbers = " ".join(f"{round(float(w), 2) + 0.0:g}" for w in weights[:64])
             return [f"right but for the weights of slices of {SLICE} along the sum: {numbers}"]
     if got.shape[0] == got.shape[1] and _close(got, wanted.T):
         return ["the result is transposed"]

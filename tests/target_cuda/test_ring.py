@@ -115,7 +115,7 @@ def test_factors_stored_across_the_sum(name: str, changes: dict[str, Any], tmp_p
 
 BATCHED: dict[str, tuple[dict[str, str], dict[str, Any]]] = {
     "planes": ({}, {}),
-    "planes in clusters": ({"trans_b": "false"}, {"high": 2, "tile_n": 64}),
+    "planes in clusters": ({"trans_b": "false"}, {"high": 2, "tile_n": 128}),
     "planes, staged": ({"trans_a": "true"}, {"epilogue": "staged", "wide": 2}),
     "planes, fused": ({"epilogue": "bias+residual"}, {"scheme": "pingpong", "tile_m": 64}),
 }
