@@ -4,7 +4,8 @@ A unit is a loader and one to three consumers, teams of warps. The loader copies
 factors by the host's descriptors into a ring of slots; a slot is full once all its bytes are there
 and empty once every consumer that reads it has said so. Consumers share each tile, or take turns
 with whole tiles. Units of a cluster whose tiles lie above one another share tiles of the second
-factor, those side by side tiles of the first: each copies a part for all of them.
+factor, those side by side tiles of the first: each copies a part for all of them. An outer axis is
+walked plane by plane.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from math import prod
 
 from tfsearch.core.records import Accuracy
 from tfsearch.ir.dtypes import DType
@@ -95,6 +97,8 @@ class _Ring:
         self.chunks = s.tile_k // self.atoms.span
         self.down = -(-c.m // (s.tile_m * s.high))
         self.across = -(-c.n // (s.tile_n * s.wide))
+        self.plane: Expr = Const(0)
+        self.planes = prod(c.extents[axis] for axis in c.outer)
         self.clusters = s.units // s.size
         self.blocks = s.tile_m // (self.atoms.rows * s.share)
         crew, team = ring.crew, self.atoms.warps
@@ -122,7 +126,7 @@ class _Ring:
         unit = Var(UNIT)
         self.rank = unit % s.size if s.size > 1 else Const(0)
         self.cluster = b.let("cluster", unit // s.size) if s.size > 1 else unit
-        count = self.down * self.across
+        count = self.down * self.across * self.planes
         self.turns = b.let("turns", (count - self.cluster + (self.clusters - 1)) // self.clusters)
         team = atoms.warps
         with b.role("loader", 0, team, width=team):
@@ -166,15 +170,18 @@ class _Ring:
         for buffer in self.inputs:
             boxes: tuple[Box, ...] = ()
             if buffer.name in rows:
-                shape = (rows[buffer.name], atoms.span)
-                boxes = (Box(shape, buffer.dense_strides, atoms.swizzle),)
+                boxes = (self._box(buffer, rows[buffer.name]),)
             out.append(Param(buffer, Io.IN, boxes))
         for buffer in self.outputs:
             boxes = ()
             if s.staged:
-                boxes = (Box((atoms.rows, atoms.span), buffer.dense_strides, atoms.swizzle),)
+                boxes = (self._box(buffer, atoms.rows),)
             out.append(Param(buffer, Io.OUT, boxes))
         return tuple(out)
+
+    def _box(self, buffer: Buffer, rows: int) -> Box:
+        shape = (1,) * (len(buffer.shape) - 2) + (rows, self.atoms.span)
+        return Box(shape, buffer.dense_strides, self.atoms.swizzle)
 
     def _setup(self) -> None:
         b, s = self.builder, self.s
@@ -192,9 +199,13 @@ class _Ring:
             self.builder.call(self.atoms["team"])
 
     def _place(self, j: Expr) -> tuple[Expr, Expr]:
-        """(first row, first column) of this unit's tile of a turn."""
+        """(first row, first column) of this unit's tile of a turn, whose plane is kept."""
         b, s = self.builder, self.s
         t = b.let("t", self.cluster + j * self.clusters)
+        self.plane = Const(0)
+        if self.planes > 1:
+            self.plane = b.let("plane", t // (self.down * self.across))
+            t = b.let("t", t - self.plane * (self.down * self.across))
         if s.group == 1 or self.down == 1:
             high, wide = t // self.across, t % self.across
         else:
@@ -220,7 +231,10 @@ class _Ring:
             with b.loop("kk", self.steps) as kk:
                 at = b.let("at", j * self.steps + kk)
                 slot = b.let("slot", at % s.stages)
-                b.call(self.atoms["wait"], window(self.empty, slot), (at // s.stages + 1) % 2)
+                # Only the thread that copies waits: nothing holds it back for others of its team,
+                # which could miss a phase and then wait for one that never comes.
+                empty = window(self.empty, slot)
+                b.call(self.atoms["wait elected"], empty, (at // s.stages + 1) % 2)
                 self._fill(kk, slot, row, col)
 
     def _fill(self, kk: Expr, slot: Expr, row: Expr, col: Expr) -> None:
@@ -252,11 +266,12 @@ class _Ring:
             k = clipped(kk * self.s.tile_k + chunk * span, span, self.contraction.k)
             lines = clipped(start + above + at, size, extent)
             place = slot * self.chunks + chunk
+            plane = [(self.plane, 1)] * (len(source.shape) - 2)
             if across:
-                source_box = window(source, k, lines)
+                source_box = window(source, *plane, k, lines)
                 target = window(into, place, (0, span), (above + at, size))
             else:
-                source_box = window(source, lines, k)
+                source_box = window(source, *plane, lines, k)
                 target = window(into, place, (above, part), (0, span))
             if parts > 1:
                 mask = (1 << parts) - 1
@@ -392,7 +407,8 @@ class _Ring:
                     at += width
             b.call(atoms["fence put"])
             b.call(atoms["named"], w + TEAM, atoms.warps)
-            target = window(output, clipped(row, rows, c.m), clipped(column, span, c.n))
+            plane = [(self.plane, 1)] * len(c.outer)
+            target = window(output, *plane, clipped(row, rows, c.m), clipped(column, span, c.n))
             source = window(self.sc, slot, (0, rows), (0, span))
             b.call(atoms.put.id, target, source)
             b.call(atoms["put commit"])
@@ -415,8 +431,9 @@ class _Ring:
         _, height = clipped(row, rows, c.m)
         column, valid = clipped(col + at, width, c.n)
         sums = window(acc, block, (0, rows), (at, width))
+        place = {M: row, N: column, **dict.fromkeys(c.outer, self.plane)}
         tile = RegisterTile(
-            fragments, {M: row, N: column}, rows, height, Lanes.of(width, N, valid),
+            fragments, place, rows, height, Lanes.of(width, N, valid),
             self.atoms.fragment, {c.value: sums},
         )  # fmt: skip
         for output, buffer in zip(c.outputs, self.outputs, strict=True):

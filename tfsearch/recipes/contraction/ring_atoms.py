@@ -159,6 +159,7 @@ _WANTED: tuple[tuple[str, Sync, frozenset[Part], str], ...] = (
     ("arrive far", Sync.ARRIVE, frozenset({Part.RANK}), "thread"),
     ("expect", Sync.EXPECT, frozenset(), "thread"),
     ("wait", Sync.WAIT, frozenset(), "all"),
+    ("wait elected", Sync.WAIT, frozenset(), "thread"),
     ("team", Sync.TEAM, frozenset(), "all"),
     ("named", Sync.NAMED, frozenset(), "all"),
     ("named arrive", Sync.NAMED_ARRIVE, frozenset(), "all"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -55,7 +56,8 @@ class RingFacts:
         pingpong = points.labels("scheme") == "pingpong"
         down, across = np.ceil(c.m / (tm * high)), np.ceil(c.n / (tn * wide))
         clusters = units / (high * wide)
-        tiles, steps = down * across, np.ceil(c.k / tk)
+        planes = prod(c.extents[axis] for axis in c.outer)
+        tiles, steps = down * across * planes, np.ceil(c.k / tk)
         turns = np.ceil(tiles / clusters)
         size = c.a.dtype.bytes
         math = self._math(tm, tn, tk)
@@ -82,17 +84,19 @@ class RingFacts:
             - np.minimum(exposed, (stages - 1) * LATENCY / 4) * (turns - 1) * 0.25
         )
         memory = self._memory(tm, tn, group, clusters * high * wide, down * high, across * wide)
+        memory = memory * planes
         active = np.minimum(units, tiles * high * wide)
         phase = Phase(
             "tiles",
             {"matrix": turns * steps * step},
             {
                 "l3": turns * steps * loads,
-                "memory": (memory + c.m * c.n * stored / (tm * tn)) / np.maximum(active, 1),
+                "memory": (memory + planes * c.m * c.n * stored / (tm * tn))
+                / np.maximum(active, 1),
             },
             exposed + FILL + memory / np.maximum(active, 1) * EXPOSED,
         )
-        flops = {c.a.dtype.value: 2.0 * c.m * c.n * c.k}
+        flops = {c.a.dtype.value: 2.0 * c.m * c.n * c.k * planes}
         columns = {
             "tiles": tiles * high * wide,
             "turns": turns,

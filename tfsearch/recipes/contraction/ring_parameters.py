@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import prod
+
 from tfsearch.recipes.contraction.match import M, N
 from tfsearch.recipes.contraction.ring import RingContraction
 from tfsearch.recipes.contraction.ring_schedule import (
@@ -59,6 +61,7 @@ def ring_space(ring: RingContraction, name: str) -> RecipeSpace:
             "m": c.m,
             "n": c.n,
             "k": c.k,
+            "planes": prod(c.extents[axis] for axis in c.outer),
             "rows": atoms.rows,
             "threads": atoms.warps * crew.lanes,
             "size": size,
@@ -89,8 +92,8 @@ def _stages(ring: RingContraction) -> bool:
     output = c.outputs[0]
     kind = c.program.ops[output.value].type
     rule = next(spec.box for spec in put.operands if spec.box is not None)
-    words = kind.element_strides[0] * kind.dtype.bytes % rule.bytes == 0
-    fits = output.labels == (M, N) and kind.element_strides[-1] == 1
+    words = all(step * kind.dtype.bytes % rule.bytes == 0 for step in kind.element_strides[:-1])
+    fits = output.labels == (*c.outer, M, N) and kind.element_strides[-1] == 1
     return kind.dtype is c.a.dtype and words and fits and ring.alignment % rule.bytes == 0
 
 
@@ -109,7 +112,7 @@ _DEFINITIONS = tuple(
         ("staged", "staging * consumers * (epilogue == 'staged')"),
         ("down", "ceil_div(m, tile_m * high)"),
         ("across", "ceil_div(n, tile_n * wide)"),
-        ("tiles", "down * across"),
+        ("tiles", "down * across * planes"),
         ("steps", "ceil_div(k, tile_k)"),
     )
 )

@@ -43,8 +43,10 @@ class MatchedRing:
         c = match(workload.program)
         if kit.crew is None:
             raise RequestError("recipe.ring", "the target has no teams of warps")
-        if c.outer:
-            raise RequestError("recipe.ring", "the product has outer axes")
+        if len(c.outer) > 1:
+            raise RequestError("recipe.ring", f"the product has {len(c.outer)} outer axes")
+        if any(o.labels != (*c.outer, M, N) for o in c.outputs if c.outer):
+            raise RequestError("recipe.ring", "the outer axis is not the result's first")
         acc = compute_dtype(c.acc)
         if c.a.dtype is not c.b.dtype:
             raise RequestError(
@@ -97,6 +99,7 @@ class MatchedRing:
         }
         if c.k <= s.tile_k:
             sizes[K] = c.k
+        sizes |= dict.fromkeys(c.outer, 2)
         classes = DimensionClasses(self.workload.program)
         wanted: dict[Position, int] = {}
         for value, labels in (
@@ -115,12 +118,15 @@ def _across(c: Contraction, side: Side, axis: str, alignment: int) -> bool:
     if side.source is None:
         raise RequestError("recipe.ring", "a factor is computed before it is multiplied")
     name, kind = c.program.inputs[side.source].name, c.program.inputs[side.source].type
-    if side.source_labels not in ((axis, K), (K, axis)) or kind.element_strides[-1] != 1:
+    inner = side.source_labels[-2:]
+    planes = side.source_labels[:-2] in ((), c.outer)
+    if not planes or inner not in ((axis, K), (K, axis)) or kind.element_strides[-1] != 1:
         raise RequestError("recipe.ring", f"{name} is not stored row by row")
-    if kind.element_strides[0] * size % 16 or alignment % 16:
+    if any(step * size % 16 for step in kind.element_strides[:-1]) or alignment % 16:
+        apart = ", ".join(f"{step * size} B" for step in reversed(kind.element_strides[:-1]))
         raise RequestError(
             "recipe.ring",
-            f"{name} has rows {kind.element_strides[0] * size} B apart at multiples of "
-            f"{alignment} B; copies of boxes take multiples of 16",
+            f"{name} has rows {apart} apart at multiples of {alignment} B; copies of boxes take "
+            "multiples of 16",
         )
-    return side.source_labels[0] == K
+    return inner[0] == K

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from math import prod
 
-from tfsearch.atoms.contract import Atom, OperandSpec
+from tfsearch.atoms.contract import Atom, Completion, OperandSpec, Sync
 from tfsearch.codegen.clike import Dialect, KernelEmitter, Rendered, Scope
 from tfsearch.codegen.storage import StoragePlan
 from tfsearch.core.errors import InternalError
@@ -16,6 +16,7 @@ from tfsearch.ir.tir.nodes import (
     Block,
     Box,
     Buffer,
+    Call,
     For,
     Kernel,
     Let,
@@ -32,6 +33,8 @@ from tfsearch.target.cuda.boxes import Descriptor
 FIRST = "tfs_first"
 LANE = "tfs_lane"
 INTEGER = "int"
+_MATRIX = "matrix"
+"""The stream of matrix products."""
 _SWIZZLES = {None: 0, (1, 3, 3): 32, (2, 3, 3): 64, (3, 3, 3): 128}
 """Bytes of a row that a swizzle of 16-bit elements permutes."""
 PACKED = "unsigned"
@@ -105,6 +108,7 @@ class TeamEmitter(KernelEmitter):
     ) -> None:
         super().__init__(kernel, atoms, dialect, plan)
         self._threads = kernel.warps * kernel.lanes
+        self._sums: dict[str, None] = {}
         for param in kernel.params:
             if max(param.buffer.shape, default=0) >= 1 << 30:
                 raise InternalError("codegen.extent", f"{param.buffer.name} is too long")
@@ -152,8 +156,23 @@ class TeamEmitter(KernelEmitter):
             self._serial(statement, scope)
         elif isinstance(statement, Alloc) and statement.buffer.fragment:
             self._fragment(statement.buffer)
+        elif isinstance(statement, Call):
+            super().statement(statement, scope)
+            self._settled(statement, scope)
         else:
             super().statement(statement, scope)
+
+    def _settled(self, call: Call, scope: Scope) -> None:
+        """Fragments that products write are bound to the wait for the last of them."""
+        effects = self.atoms[call.atom].effects
+        if effects.completion is Completion.MATRIX_GROUP:
+            sums = call.operands[0]
+            assert isinstance(sums, Window)
+            starts = [scope.resolve(start) for start in sums.starts]
+            self._sums[self._registers(sums, starts)] = None
+        elif effects.synchronises == Sync.WAIT_GROUP and call.operands[0] == Const(0):
+            for name in self._sums if effects.group == _MATRIX else ():
+                self.line(f"tfs_settled({name});")
 
     def _serial(self, loop: For, scope: Scope) -> None:
         start, stop = scope.resolve(loop.start), scope.resolve(loop.stop)

@@ -244,6 +244,10 @@ def _barriers() -> Iterator[Atom]:
         _number("parity", Part.PARITY),
     )  # fmt: skip
     yield _sync(
+        "barrier_wait_elected", Sync.WAIT, one + "tfs_barrier_wait({barrier}, {parity});", has,
+        BARRIER, _number("parity", Part.PARITY), issuer="thread",
+    )  # fmt: skip
+    yield _sync(
         "fence_init", Sync.FENCE, one + "tfs_fence_init();", has, issuer="thread", fn="fence init",
         fences=("init",),
     )  # fmt: skip

@@ -80,7 +80,21 @@ TFS_DEVICE void tfs_box_cast(void *dst, const tfs_box *map, tfs_barrier *b, int 
       "l"(map), "r"(tfs_address(b)), "h"((unsigned short)mask), "r"(x), "r"(y)
       : "memory");
 }
+TFS_DEVICE void tfs_box_cast(void *dst, const tfs_box *map, tfs_barrier *b, int mask, int x, int y,
+                             int z) {
+  asm volatile(
+      "cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes"
+      ".multicast::cluster [%0], [%1, {%4, %5, %6}], [%2], %3;" ::"r"(tfs_address(dst)),
+      "l"(map), "r"(tfs_address(b)), "h"((unsigned short)mask), "r"(x), "r"(y), "r"(z)
+      : "memory");
+}
 
+TFS_DEVICE void tfs_box_store(const tfs_box *map, const void *src, int x, int y, int z) {
+  asm volatile(
+      "cp.async.bulk.tensor.3d.global.shared::cta.bulk_group [%0, {%2, %3, %4}], [%1];" ::"l"(map),
+      "r"(tfs_address(src)), "r"(x), "r"(y), "r"(z)
+      : "memory");
+}
 TFS_DEVICE void tfs_box_store(const tfs_box *map, const void *src, int x, int y) {
   asm volatile(
       "cp.async.bulk.tensor.2d.global.shared::cta.bulk_group [%0, {%2, %3}], [%1];" ::"l"(map),
@@ -116,6 +130,11 @@ TFS_DEVICE void tfs_product_commit() {
 }
 template <int PENDING> TFS_DEVICE void tfs_product_wait() {
   asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(PENDING) : "memory");
+}
+// Products write registers behind the compiler's back: no use of them moves ahead of the wait.
+template <int N> TFS_DEVICE void tfs_settled(tfs_vec<float, N> &sums) {
+#pragma unroll
+  for (int i = 0; i < N; ++i) asm volatile("" : "+f"(sums.x[i])::"memory");
 }
 
 // Meetings and registers -----------------------------------------------------------------------
