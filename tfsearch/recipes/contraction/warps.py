@@ -35,6 +35,8 @@ from tfsearch.recipes.fragments import Fragments, Lanes, Place
 from tfsearch.recipes.recipe import Crew, Kit
 
 SHARED, REGISTER = MemorySpace.SHARED, MemorySpace.REGISTER
+UNROLL = 8
+"""Copies of a thread whose addresses are worked out side by side."""
 Range = tuple[Expr, ExprLike]
 
 
@@ -252,13 +254,13 @@ class _Warps:
         if each % warps == 0:
             with (
                 b.loop("p", tiles.count, unroll=tiles.count) as panel,
-                b.loop("i", each // warps, unroll=each // warps) as i,
+                b.loop("i", each // warps, unroll=min(each // warps, UNROLL)) as i,
             ):
                 self._piece_copy(atom.id, tiles, factor, step, slot, panel, self.w + i * warps)
             return
         total = each * tiles.count
         count = -(-total // warps)
-        with b.loop("i", count, unroll=count) as i:
+        with b.loop("i", count, unroll=min(count, UNROLL)) as i:
             number = b.let("piece", self.w + i * warps)
             inside = number.lt(total) if total % warps else Const(1)
             with b.when(inside):
