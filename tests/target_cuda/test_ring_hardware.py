@@ -122,7 +122,11 @@ def test_planes(name: str, tmp_path: Path) -> None:
 FAULTS: dict[str, tuple[str, str, str]] = {
     "another swizzle": ("cooperative", r"1ull << 62", "2ull << 62"),
     "groups of rows elsewhere": ("cooperative", r"64ull << 32", "32ull << 32"),
-    "coordinates change places": ("cooperative", r"kk \* 64\), \(tile_row \* 128", "tile_row * 128), (kk * 64"),
+    "coordinates change places": (
+        "cooperative",
+        r"kk \* 64\), \(tile_row \* 128",
+        "tile_row * 128), (kk * 64",
+    ),
     "too few bytes": ("cooperative", r"(tfs_barrier_expect\(.*), \d+\)", r"\1, 8192)"),
     "one arrival too few": ("cooperative", r"(empty \+ i\)), 2", r"\1, 3"),
     "a slot is given back early": ("cooperative", r"\(at2 \+ 2\) % 3", "at2 % 3"),
