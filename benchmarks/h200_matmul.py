@@ -193,7 +193,7 @@ class Setting:
         first = max(1.0, self.time(other, 3), self.time(mine, 3))
         repeat = max(1, min(256, int(BATCH_US / first)))
         times: list[tuple[float, float]] = []
-        width = math.inf
+        width, ratios = math.inf, np.ones(1)
         while len(times) < LEAST_ROUNDS or (width > HALF_WIDTH and len(times) < MOST_ROUNDS):
             if len(times) % 2:
                 ours = self.time(mine, repeat)
@@ -270,7 +270,7 @@ def heuristics(setting: Setting, mine: Any) -> dict[str, Any] | None:
         return None
     stream = torch.cuda.current_stream().cuda_stream
     sets = list(zip(setting.a, setting.b, setting.c, strict=True))
-    places = [tuple(x.data_ptr() for x in one) for one in sets]
+    places = [(a.data_ptr(), b.data_ptr(), c.data_ptr()) for a, b, c in sets]
 
     def call(which: int) -> Any:
         return lambda i: product.run(which, *places[i], stream)
