@@ -11,6 +11,7 @@ from tfsearch.db.artifacts import ArtifactEntry, ArtifactStore
 from tfsearch.db.records import (
     BestQuery,
     GcReport,
+    Lease,
     Nearest,
     Problem,
     ProofRecord,
@@ -34,6 +35,7 @@ __all__ = [
     "ArtifactStore",
     "BestQuery",
     "GcReport",
+    "Lease",
     "Nearest",
     "Problem",
     "ProofRecord",

@@ -64,6 +64,30 @@ class Executor(Protocol):
         ...
 
 
+class Leases(Protocol):
+    """Which devices this session may measure on now, where others share them; see ``want``."""
+
+    def want(self, device: str) -> None:
+        """Ask for a device; returns at once, and the wish stays."""
+        ...
+
+    def held(self, device: str) -> bool:
+        """Whether this session may measure on the device now."""
+        ...
+
+    def leaving(self, device: str) -> bool:
+        """Whether another session waits and it is its turn: nothing more should begin here."""
+        ...
+
+    def yield_to_others(self, device: str) -> None:
+        """Give the device to whoever waits, and ask for it again a moment later."""
+        ...
+
+    def holder_of(self, device: str) -> str:
+        """Who had the device at the last look; "" when nobody had or nothing is known."""
+        ...
+
+
 class LocalExecutor:
     """One device of this machine; a job runs in the caller's thread while its end is awaited."""
 

@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
+from urllib.parse import unquote
 
 from tfsearch.core import settings
 
@@ -37,8 +38,9 @@ from tfsearch.core.records import Status
 from tfsearch.measure.bench import import_factory
 from tfsearch.measure.clock import REFERENCE_S
 from tfsearch.measure.compare import Baseline
-from tfsearch.measure.executor import Ended
+from tfsearch.measure.executor import Ended, Leases
 from tfsearch.measure.job import Comparison, MeasureJob, MeasureOutcome
+from tfsearch.measure.locks import machine_id
 from tfsearch.measure.remote import request_text, result_of, version
 from tfsearch.measure.worker import LOCK_WAIT_S, START_S
 
@@ -60,8 +62,10 @@ SHUN_S = 5.0
 """How long a device is left alone whose worker did not start: its node may be gone unnoticed."""
 REFRESH_S = 2.0
 SLICE_S = 0.2
-LEASE = 0.001
-"""Share of a device's resource that a session takes: sessions take turns by the device's lock."""
+SHARE = 0.001
+"""Share of a device's resource that a session takes: sessions take turns by leases and locks."""
+LEASE_WAIT_S = 300.0
+"""How long a session waits while others have all its devices, or the database does not answer."""
 
 
 def join_resources(offered: Mapping[str, float]) -> dict[str, float]:
@@ -196,11 +200,15 @@ def call_with(resource: str, path: str, text: str, timeout_s: float) -> tuple[st
 
 @dataclass(eq=False)
 class _Worker:
-    """An actor that owns a device: resource name and node say which."""
+    """An actor that owns a device: resource name and node say which.
+
+    ``device`` is the thing itself, the same for all nodes that reach it; known once it has started.
+    """
 
     key: tuple[str, str]
     actor: Any
     waiting: int = 0
+    device: str = ""
     hired: float = field(default_factory=time.monotonic)
 
 
@@ -221,19 +229,25 @@ class RayExecutor:
     """Measures on every device of the fleet whose resource name begins with ``prefix``.
 
     ``runner`` is the target's; ``server`` the import path of what serves requests in an actor.
+    With ``leases`` only devices are used whose lease this session has; without, sessions take turns
+    by the devices' locks on their hosts alone.
     """
 
-    def __init__(self, prefix: str, runner: str, *, server: str = SERVER) -> None:
+    def __init__(
+        self, prefix: str, runner: str, *, server: str = SERVER, leases: Leases | None = None
+    ) -> None:
         self._prefix = prefix
         self._runner = runner
         self._server = server
+        self._leases = leases
         self._workers: dict[tuple[str, str], _Worker] = {}
         self._flights: dict[int, _Flight] = {}
         self._hiring: dict[Any, _Worker] = {}
         self._shunned: dict[tuple[str, str], float] = {}
         self._refused: Counter[tuple[str, str]] = Counter()
         self._ended: deque[Ended] = deque()
-        self._orphans: list[_Flight] = []
+        self._queue: list[_Flight] = []
+        self._idle_since: float | None = None
         self._last_error = ""
         self._refreshed = 0.0
         self._alone_since: float | None = None
@@ -261,8 +275,8 @@ class RayExecutor:
 
     @property
     def slots(self) -> int:
-        """Two for each device."""
-        return max(1, PIPELINE * len(self._workers))
+        """Two for each device that this session has now."""
+        return max(1, PIPELINE * len(self._usable()))
 
     def start(self, ticket: int, job: MeasureJob) -> None:
         """Send a job to the device with the fewest."""
@@ -308,21 +322,78 @@ class RayExecutor:
         self._send(flight)
 
     def _send(self, flight: _Flight) -> None:
-        if not self._workers:
-            self._orphans.append(flight)
+        usable = self._usable()
+        if not usable:
+            self._queue.append(flight)
             return
         busy = set(flight.attempts.values())
-        worker = min(self._workers.values(), key=lambda one: (one in busy, one.waiting))
+        worker = min(usable, key=lambda one: (one in busy, one.waiting))
         flight.tries += 1
         flight.deadline = time.monotonic() + flight.bound_s
         worker.waiting += 1
         flight.attempts[worker.actor.serve.remote(flight.text, flight.artifacts)] = worker
+
+    def _usable(self) -> list[_Worker]:
+        """Workers that may get another job now."""
+        leases = self._leases
+        return [
+            worker
+            for worker in self._workers.values()
+            if leases is None or (leases.held(worker.device) and not leases.leaving(worker.device))
+        ]
+
+    def _send_queued(self) -> None:
+        waiting, self._queue = self._queue, []
+        for flight in waiting:
+            if flight.ticket in self._flights:
+                self._send(flight)
+
+    def _take_turns(self, now: float) -> None:
+        """Send what waits for a device; give up devices that others wait for, or that are lost."""
+        leases = self._leases
+        if leases is None:
+            return
+        engaged = {one for flight in self._flights.values() for one in flight.attempts.values()}
+        for worker in engaged:
+            if not leases.held(worker.device):
+                self._withdraw(worker)
+        for device in {worker.device for worker in self._workers.values()}:
+            if leases.leaving(device) and all(one.device != device for one in engaged):
+                leases.yield_to_others(device)
+        if not self._queue or self._usable():
+            self._idle_since = None
+            self._send_queued()
+            return
+        self._idle_since = self._idle_since or now
+        if self._workers and now - self._idle_since >= LEASE_WAIT_S:
+            device = next(iter(self._workers.values())).device
+            holder = leases.holder_of(device)
+            raise UnavailableError(
+                "device.leased",
+                f"device {device} did not come free within {LEASE_WAIT_S:.0f} s: "
+                + (f"session process {holder} has it" if holder else "no database says who has it"),
+            )
+
+    def _withdraw(self, worker: _Worker) -> None:
+        """The lease is lost: another session may begin, so what runs there ends at once."""
+        if self._workers.get(worker.key) is worker:
+            del self._workers[worker.key]
+        ray.kill(worker.actor)
+        self._refreshed = 0.0  # hire another one at once
+        for flight in list(self._flights.values()):
+            lost = [ref for ref, one in flight.attempts.items() if one is worker]
+            for reference in lost:
+                del flight.attempts[reference]
+            if lost and not flight.attempts:
+                flight.tries -= 1  # no fault of the job's
+                self._queue.append(flight)
 
     def _poll(self, wanted: int | None = None) -> Any:
         """Wait a moment; what ended goes to the queue, but the answer to ``wanted`` is returned."""
         now = time.monotonic()
         if now - self._refreshed >= REFRESH_S:
             self._refresh()
+        self._take_turns(now)
         owners = {ref: flight for flight in self._flights.values() for ref in flight.attempts}
         if not owners and not self._hiring:
             time.sleep(SLICE_S)
@@ -425,14 +496,15 @@ class RayExecutor:
     def _welcome(self, worker: _Worker, reference: Any) -> None:
         """A worker that has started gets what waits for one."""
         try:
-            ray.get(reference)
+            machine = ray.get(reference)
+            worker.device = f"{self._runner}({_selector(self._prefix, worker.key[0])})@{machine}"
         except RayError as error:
             self._shun(worker, _line(error))
             return
         self._workers[worker.key] = worker
-        waiting, self._orphans = self._orphans, []
-        for flight in waiting:
-            self._send(flight)
+        if self._leases is not None:
+            self._leases.want(worker.device)
+        self._send_queued()
 
     def _shun(self, worker: _Worker, why: str) -> None:
         self._last_error = why
@@ -440,13 +512,11 @@ class RayExecutor:
         ray.kill(worker.actor)
 
     def _hire(self, key: tuple[str, str]) -> None:
-        from urllib.parse import unquote
-
         name, node = key
-        selector = unquote(name.removeprefix(self._prefix))
+        selector = _selector(self._prefix, name)
         strategy = NodeAffinitySchedulingStrategy(node, soft=False)
         options = _Actor.options(
-            num_cpus=0, resources={name: LEASE}, scheduling_strategy=strategy, max_restarts=0
+            num_cpus=0, resources={name: SHARE}, scheduling_strategy=strategy, max_restarts=0
         )
         config = {"runner": self._runner, "selector": selector}
         worker = _Worker(key, options.remote(self._server, config))
@@ -465,8 +535,9 @@ class _Actor:
     def __init__(self, server: str, config: Mapping[str, str]) -> None:
         self._server = import_factory(server)(dict(config))
 
-    def ready(self) -> None:
-        """Answers once the worker has started."""
+    def ready(self) -> str:
+        """Answers once the worker has started: which machine this is."""
+        return machine_id()
 
     def serve(self, text: str, artifacts: Sequence[bytes]) -> str:
         return self._server.serve(text, artifacts)
@@ -547,6 +618,10 @@ def _check_versions(address: str) -> None:
             f"a node of the fleet at {address} runs tfsearch {others[0]}, this is {version()}; "
             "install the same everywhere",
         )
+
+
+def _selector(prefix: str, resource: str) -> str:
+    return unquote(resource.removeprefix(prefix))
 
 
 def _line(error: BaseException) -> str:

@@ -141,7 +141,7 @@ class _Tuning:
 
     def _executor(self) -> Executor:
         if self.fleet is not None:
-            return self.fleet.open(self.plan)
+            return self.fleet.open(self.plan, self.recorder.store)
         measurer = Measurer(
             self.plan.target.runner,
             self.plan.device.selector,
