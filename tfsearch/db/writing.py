@@ -251,7 +251,10 @@ def _build_id(connection: Connection, build_key_id: int, build: BuildRecord) -> 
 
 
 def insert_final(connection: Connection, final: Final) -> int:
-    """Insert a final; its winner has to be one of its entries, ok and verified."""
+    """Insert a final; the same final again returns its id.
+
+    Its winner has to be one of its entries, ok and verified.
+    """
     workload = workload_id(connection, final.workload)
     if final.winner not in {entry.trial for entry in final.entries}:
         raise InternalError("db.inconsistent-final", "a final's winner is one of its entries")
@@ -291,6 +294,9 @@ def insert_final(connection: Connection, final: Final) -> int:
         "finished_at": final.finished_at,
         "conditions": codec.mapping(final.conditions),
     }
+    known = _find(connection, finals, values)
+    if known is not None:
+        return known  # a second delivery: no session has two finals with these values
     inserted = int(connection.execute(_insert_returning_id(finals), values).scalar_one())
     connection.execute(
         schema.final_entries.insert(),

@@ -13,6 +13,7 @@ import os
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
@@ -62,6 +63,9 @@ SHUN_S = 5.0
 """How long a device is left alone whose worker did not start: its node may be gone unnoticed."""
 REFRESH_S = 2.0
 SLICE_S = 0.2
+HEAD_WAIT_S = 10.0
+"""How long the head may not answer; Ray ends the processes of its drivers after a minute."""
+LEAVE_S = 20.0
 SHARE = 0.001
 """Share of a device's resource that a session takes: sessions take turns by leases and locks."""
 LEASE_WAIT_S = 300.0
@@ -116,8 +120,13 @@ def start_local(resources: Mapping[str, float]) -> None:
 
 
 def disconnect() -> None:
-    """Leave the cluster; the actors of this driver end, a local cluster ends."""
-    ray.shutdown()
+    """Leave the cluster; the actors of this driver end, a local cluster ends.
+
+    Ray may wait for a head that is gone; it is left to itself after a moment.
+    """
+    leaving = threading.Thread(target=ray.shutdown, name="ray-shutdown", daemon=True)
+    leaving.start()
+    leaving.join(LEAVE_S)
 
 
 def become_node(
@@ -251,6 +260,7 @@ class RayExecutor:
         self._last_error = ""
         self._refreshed = 0.0
         self._alone_since: float | None = None
+        self._headless_since: float | None = None
         self._internal = -1
 
     def __enter__(self) -> Self:
@@ -336,10 +346,14 @@ class RayExecutor:
     def _usable(self) -> list[_Worker]:
         """Workers that may get another job now."""
         leases = self._leases
+        if leases is None:
+            return list(self._workers.values())
+        # Several nodes may reach one device, as containers of a machine do: one of them is used.
+        by_device = {one.device: one for _, one in sorted(self._workers.items(), reverse=True)}
         return [
             worker
-            for worker in self._workers.values()
-            if leases is None or (leases.held(worker.device) and not leases.leaving(worker.device))
+            for device, worker in by_device.items()
+            if leases.held(device) and not leases.leaving(device)
         ]
 
     def _send_queued(self) -> None:
@@ -471,8 +485,10 @@ class RayExecutor:
                     self._again(flight)
 
     def _refresh(self) -> None:
-        """Take new devices in, drop those of nodes that are gone, and send what waits."""
+        """Take new devices in, and drop those of nodes that are gone."""
         self._refreshed = now = time.monotonic()
+        if not self._head_answers(now):
+            return
         present = {
             (name, node) for name, nodes in resource_nodes(self._prefix).items() for node in nodes
         }
@@ -492,6 +508,23 @@ class RayExecutor:
         self._alone_since = self._alone_since or now
         if not self._hiring and now - self._alone_since >= NODE_WAIT_S:
             raise UnavailableError("fleet.no-node", self._nobody())
+
+    def _head_answers(self, now: float) -> bool:
+        """Whether it does; ``UnavailableError`` when it has not for too long."""
+        address = ray.get_runtime_context().gcs_address
+        try:
+            socket.create_connection(split_address(address), CONNECT_S).close()
+        except OSError:
+            self._headless_since = self._headless_since or now
+            if time.monotonic() - self._headless_since < HEAD_WAIT_S:
+                return False
+            raise UnavailableError(
+                "fleet.head-lost",
+                f"the head of the fleet at {address} is lost; start the fleet again, then the same "
+                "command goes on",
+            ) from None
+        self._headless_since = None
+        return True
 
     def _welcome(self, worker: _Worker, reference: Any) -> None:
         """A worker that has started gets what waits for one."""
