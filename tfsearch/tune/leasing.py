@@ -130,7 +130,7 @@ class DeviceLeases:
         with self._lock:
             hold = {name: one.term for name, one in self._devices.items() if one.term is not None}
             want = {
-                name: one.seen if now - one.seen_since >= EXPIRE_S else None
+                name: one.seen if _stands_still(one, now) else None
                 for name, one in self._devices.items()
                 if one.term is None and one.rests <= now
             }
@@ -191,6 +191,10 @@ class DeviceLeases:
                 self._wake.wait(POLL_S if waiting else BEAT_S)
         except BaseException as error:  # noqa: BLE001 - raised where a device is asked for
             self._failed = error
+
+
+def _stands_still(one: _Device, now: float) -> bool:
+    return now - one.seen_since >= EXPIRE_S and now - one.looked <= GAP_S
 
 
 def _same(one: Lease, other: Lease) -> bool:
