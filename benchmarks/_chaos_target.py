@@ -10,12 +10,12 @@ process are ordered by files: whoever removes ``orders/KIND-…`` carries the or
 
 from __future__ import annotations
 
+import faulthandler
 import hashlib
 import json
 import os
 import signal
 import sys
-import threading
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -233,7 +233,7 @@ def resources(selector: str, compilers: int) -> dict[str, float]:
 target = ChaosTarget()
 
 if __name__ == "__main__":
-    if threading.current_thread() is threading.main_thread():
-        CODE = drive(json.loads(sys.argv[1]))
-        sys.stderr.flush()
-        os._exit(CODE)  # Ray's own end may wait for a head that is gone
+    faulthandler.register(signal.SIGUSR1)
+    CODE = drive(json.loads(sys.argv[1]))
+    sys.stderr.flush()
+    os._exit(CODE)  # Ray's own end may wait for a head that is gone

@@ -189,7 +189,9 @@ class Chaos:
                 try:
                     one.process.wait(max(1.0, deadline - time.monotonic()))
                 except subprocess.TimeoutExpired:
-                    self.problems.append(f"session {one.number}: a driver outlived its head by 90 s")
+                    self.problems.append(
+                        f"session {one.number}: a driver outlived its head by 90 s"
+                    )
                     one.process.kill()
                 self.look_at(one, head_lost=True)
         self.fleet.stop()

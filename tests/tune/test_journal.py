@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import os
 from dataclasses import replace
-from pathlib import Path
 from typing import Any, cast
 
 import pytest
@@ -162,9 +161,7 @@ def recorder(
 ) -> Recorder:
     monkeypatch.setattr(recorders, "END_WAIT_S", 0.0)
     monkeypatch.setattr(recorders, "PAUSES_S", (0.0,) * 6)
-    made = Recorder(
-        cast("Store", broken), ArtifactStore(home.artifacts), Watcher(), home=home.home
-    )
+    made = Recorder(cast("Store", broken), ArtifactStore(home.artifacts), Watcher(), home=home.home)
     made.begin(beginning.workload, beginning.session)
     return made
 

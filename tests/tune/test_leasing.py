@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
 from typing import Any, cast
 
 import pytest
@@ -64,12 +63,12 @@ def lossy(store: Store) -> Lossy:
 
 
 @pytest.fixture
-def pair(lossy: Lossy, store: Store, clock: Clock, quiet: None) -> Iterator[list[DeviceLeases]]:
+def pair(lossy: Lossy, store: Store, clock: Clock, quiet: None) -> list[DeviceLeases]:
     made = [DeviceLeases(cast("Store", lossy), clock), DeviceLeases(store, clock)]
     for one in made:
         one.want(DEVICE)
         one.look()
-    yield made
+    return made
 
 
 def pass_time(clock: Clock, seconds: float, *looking: DeviceLeases) -> None:
@@ -83,22 +82,36 @@ def test_one_has_it_and_keeps_it_while_it_lives(pair: list[DeviceLeases], clock:
     first, second = pair
     assert (first.held(DEVICE), second.held(DEVICE)) == (True, False)
     assert second.holder_of(DEVICE) == first.holder
+    assert first.begin(DEVICE)
     pass_time(clock, 100, first, second)
     assert (first.held(DEVICE), second.held(DEVICE)) == (True, False)
 
 
 def test_a_session_that_waits_gets_its_turn(pair: list[DeviceLeases], clock: Clock):
     first, second = pair
-    assert not first.leaving(DEVICE)
-    pass_time(clock, 3, first, second)
-    assert first.leaving(DEVICE)
-    first.yield_to_others(DEVICE)
-    assert not first.held(DEVICE)
+    assert first.begin(DEVICE)
+    assert not second.begin(DEVICE)
+    pass_time(clock, 5, first, second)
+    assert first.held(DEVICE), "what is under way is waited for"
+    assert not first.usable(DEVICE)
+    assert not first.begin(DEVICE), "and nothing more begins"
+    first.end(DEVICE)
     first.look()
+    assert not first.held(DEVICE)
     second.look()
+    assert second.begin(DEVICE)
+    first.look()
+    assert not first.held(DEVICE)
+
+
+def test_a_session_that_does_not_use_its_device_gives_it_to_who_waits(
+    pair: list[DeviceLeases], clock: Clock
+):
+    """As when it waits for a compiler, with nobody there to ask it."""
+    first, second = pair
+    pass_time(clock, 4, first, second)
     assert second.held(DEVICE)
-    pass_time(clock, 3, first, second)
-    assert second.leaving(DEVICE)
+    assert not first.held(DEVICE)
 
 
 def test_nobody_has_to_leave_a_device_that_nobody_wants(store: Store, clock: Clock, quiet: None):
@@ -107,7 +120,7 @@ def test_nobody_has_to_leave_a_device_that_nobody_wants(store: Store, clock: Clo
     only.look()
     pass_time(clock, 100, only)
     assert only.held(DEVICE)
-    assert not only.leaving(DEVICE)
+    assert only.usable(DEVICE)
 
 
 def test_the_lease_of_a_session_that_is_gone_runs_out(pair: list[DeviceLeases], clock: Clock):
@@ -149,6 +162,7 @@ def test_a_clock_that_is_set_changes_nothing(
     pair: list[DeviceLeases], clock: Clock, monkeypatch: pytest.MonkeyPatch
 ):
     first, second = pair
+    assert first.begin(DEVICE)
     for jump in (-1e9, 1e9):
         monkeypatch.setattr(time, "time", lambda jump=jump: jump)
         pass_time(clock, 2, first, second)
@@ -186,9 +200,7 @@ def test_closing_gives_everything_back(pair: list[DeviceLeases], clock: Clock):
     assert second.held(DEVICE)
 
 
-def test_the_thread_takes_turns_by_itself(
-    home: Settings, monkeypatch: pytest.MonkeyPatch
-):
+def test_the_thread_takes_turns_by_itself(home: Settings, monkeypatch: pytest.MonkeyPatch):
     for name in ("POLL_S", "BEAT_S", "TURN_S", "REST_S"):
         monkeypatch.setattr(leasing, name, 0.05)
     stores = [open_store(home.database_url) for _ in range(2)]
@@ -203,9 +215,6 @@ def test_the_thread_takes_turns_by_itself(
         assert len(having) <= 1
         if having and turns[-1:] != having:
             turns += having
-        for one in both:
-            if one.leaving(DEVICE):
-                one.yield_to_others(DEVICE)
         time.sleep(0.01)
     for one, store in zip(both, stores, strict=True):
         one.close()

@@ -75,12 +75,16 @@ class Leases(Protocol):
         """Whether this session may measure on the device now."""
         ...
 
-    def leaving(self, device: str) -> bool:
-        """Whether another session waits and it is its turn: nothing more should begin here."""
+    def usable(self, device: str) -> bool:
+        """Whether something may begin on the device now."""
         ...
 
-    def yield_to_others(self, device: str) -> None:
-        """Give the device to whoever waits, and ask for it again a moment later."""
+    def begin(self, device: str) -> bool:
+        """Use the device until as many ``end``; False when that may not begin now."""
+        ...
+
+    def end(self, device: str) -> None:
+        """One use has ended; after the last one others may get the device."""
         ...
 
     def holder_of(self, device: str) -> str:

@@ -256,6 +256,7 @@ class RayExecutor:
         self._refused: Counter[tuple[str, str]] = Counter()
         self._ended: deque[Ended] = deque()
         self._queue: list[_Flight] = []
+        self._strays: dict[Any, _Worker] = {}
         self._idle_since: float | None = None
         self._last_error = ""
         self._refreshed = 0.0
@@ -338,6 +339,9 @@ class RayExecutor:
             return
         busy = set(flight.attempts.values())
         worker = min(usable, key=lambda one: (one in busy, one.waiting))
+        if self._leases is not None and not self._leases.begin(worker.device):
+            self._queue.append(flight)
+            return
         flight.tries += 1
         flight.deadline = time.monotonic() + flight.bound_s
         worker.waiting += 1
@@ -350,11 +354,7 @@ class RayExecutor:
             return list(self._workers.values())
         # Several nodes may reach one device, as containers of a machine do: one of them is used.
         by_device = {one.device: one for _, one in sorted(self._workers.items(), reverse=True)}
-        return [
-            worker
-            for device, worker in by_device.items()
-            if leases.held(device) and not leases.leaving(device)
-        ]
+        return [worker for device, worker in by_device.items() if leases.usable(device)]
 
     def _send_queued(self) -> None:
         waiting, self._queue = self._queue, []
@@ -363,17 +363,14 @@ class RayExecutor:
                 self._send(flight)
 
     def _take_turns(self, now: float) -> None:
-        """Send what waits for a device; give up devices that others wait for, or that are lost."""
+        """Send what waits for a device; leave devices whose lease is lost."""
         leases = self._leases
         if leases is None:
             return
-        engaged = {one for flight in self._flights.values() for one in flight.attempts.values()}
-        for worker in engaged:
+        engaged = [one for flight in self._flights.values() for one in flight.attempts.values()]
+        for worker in {*engaged, *self._strays.values()}:
             if not leases.held(worker.device):
                 self._withdraw(worker)
-        for device in {worker.device for worker in self._workers.values()}:
-            if leases.leaving(device) and all(one.device != device for one in engaged):
-                leases.yield_to_others(device)
         if not self._queue or self._usable():
             self._idle_since = None
             self._send_queued()
@@ -394,10 +391,12 @@ class RayExecutor:
             del self._workers[worker.key]
         ray.kill(worker.actor)
         self._refreshed = 0.0  # hire another one at once
+        for reference in [ref for ref, one in self._strays.items() if one is worker]:
+            self._ends(self._strays.pop(reference))
         for flight in list(self._flights.values()):
             lost = [ref for ref, one in flight.attempts.items() if one is worker]
             for reference in lost:
-                del flight.attempts[reference]
+                self._ends(flight.attempts.pop(reference))
             if lost and not flight.attempts:
                 flight.tries -= 1  # no fault of the job's
                 self._queue.append(flight)
@@ -409,11 +408,15 @@ class RayExecutor:
             self._refresh()
         self._take_turns(now)
         owners = {ref: flight for flight in self._flights.values() for ref in flight.attempts}
-        if not owners and not self._hiring:
+        if not owners and not self._hiring and not self._strays:
             time.sleep(SLICE_S)
             return None
-        ready, _ = ray.wait([*owners, *self._hiring], num_returns=1, timeout=SLICE_S)
+        waited = [*owners, *self._hiring, *self._strays]
+        ready, _ = ray.wait(waited, num_returns=1, timeout=SLICE_S)
         for reference in ready:
+            if reference in self._strays:
+                self._ends(self._strays.pop(reference))
+                continue
             if reference in self._hiring:
                 self._welcome(self._hiring.pop(reference), reference)
                 continue
@@ -426,7 +429,7 @@ class RayExecutor:
 
     def _collect(self, flight: _Flight, reference: Any) -> Any:
         worker = flight.attempts.pop(reference)
-        worker.waiting -= 1
+        self._ends(worker)
         try:
             result = result_of(ray.get(reference))
         except RayError as error:
@@ -439,13 +442,21 @@ class RayExecutor:
             self._again(flight)
             return None
         del self._flights[flight.ticket]  # what other attempts still bring is the same job's
-        for other in flight.attempts.values():
-            other.waiting -= 1
-            if self._workers.get(other.key) is not other:
+        for late, other in flight.attempts.items():
+            if self._workers.get(other.key) is other:
+                self._strays[late] = other
+            else:
                 ray.kill(other.actor)  # it was overdue, and its device has to come free
+                self._ends(other)
         if flight.ticket >= 0:
             self._ended.append(Ended(flight.ticket, MeasureOutcome.from_json(result)))
         return result
+
+    def _ends(self, worker: _Worker) -> None:
+        """One thing less is under way on a worker."""
+        worker.waiting -= 1
+        if self._leases is not None:
+            self._leases.end(worker.device)
 
     def _again(self, flight: _Flight) -> None:
         """Try elsewhere; after three workers lost over one job it ends unmeasured."""
@@ -481,6 +492,7 @@ class RayExecutor:
                 else:
                     for worker in flight.attempts.values():
                         ray.kill(worker.actor)
+                        self._ends(worker)
                     flight.attempts.clear()
                     self._again(flight)
 

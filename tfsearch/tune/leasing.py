@@ -38,6 +38,7 @@ class _Device:
     """What is known of a device: ``term`` is None while another session, or nobody, has it."""
 
     term: int | None = None
+    uses: int = 0
     proved: float = 0.0
     taken: float = 0.0
     wishes: int = 0
@@ -89,22 +90,31 @@ class DeviceLeases:
             one = self._devices.get(device)
             return one is not None and self._holds(one)
 
-    def leaving(self, device: str) -> bool:
-        """Whether another session waits and has its turn: nothing more should begin here."""
+    def usable(self, device: str) -> bool:
+        """Whether something may begin on the device now: it is held, and nobody's turn is due."""
         with self._lock:
             one = self._devices.get(device)
-            waited_for = one is not None and one.term is not None and one.wishes > 0
-            return one is not None and waited_for and self._clock() - one.taken >= TURN_S
+            return one is not None and self._holds(one) and not self._due(one)
 
-    def yield_to_others(self, device: str) -> None:
-        """Give the device to whoever waits, and ask for it again a moment later."""
+    def begin(self, device: str) -> bool:
+        """Use the device until as many :meth:`end`; False when that may not begin now."""
         with self._lock:
             one = self._devices.get(device)
-            if one is None or one.term is None:
+            if one is None or not self._holds(one) or self._due(one):
+                return False
+            one.uses += 1
+            return True
+
+    def end(self, device: str) -> None:
+        """One use has ended. A device that others wait for is theirs after the last one."""
+        with self._lock:
+            one = self._devices.get(device)
+            if one is None or one.uses == 0:
                 return
-            self._free[device] = one.term
-            self._devices[device] = _Device(rests=self._clock() + REST_S)
-        self._wake.set()
+            one.uses -= 1
+            due = one.uses == 0 and self._due(one)
+        if due:
+            self._wake.set()
 
     def holder_of(self, device: str) -> str:
         """Who had the lease at the last look; "" for nobody and when nothing is known."""
@@ -128,6 +138,10 @@ class DeviceLeases:
         """One round over all devices; the thread does this again and again."""
         now = self._clock()
         with self._lock:
+            for name, one in list(self._devices.items()):
+                if one.term is not None and one.uses == 0 and self._due(one):
+                    self._free[name] = one.term
+                    self._devices[name] = _Device(rests=now + REST_S)
             hold = {name: one.term for name, one in self._devices.items() if one.term is not None}
             want = {
                 name: one.seen if _stands_still(one, now) else None
@@ -135,8 +149,7 @@ class DeviceLeases:
                 if one.term is None and one.rests <= now
             }
             free = dict(self._free)
-        for name in free:  # a device that was asked for again meanwhile is given back first
-            hold.pop(name, None)
+        for name in free:  # what is asked for again is given back first
             want.pop(name, None)
         found = self._round(hold, want, free)
         with self._lock:
@@ -165,6 +178,11 @@ class DeviceLeases:
 
     def _holds(self, one: _Device) -> bool:
         return one.term is not None and self._clock() - one.proved < HOLD_S
+
+    def _due(self, one: _Device) -> bool:
+        """Whether others wait and this session has had its turn."""
+        turn = self._clock() - one.taken >= TURN_S
+        return one.term is not None and one.wishes > 0 and turn
 
     def _round(
         self, hold: dict[str, int], want: dict[str, Lease | None], free: dict[str, int]

@@ -279,8 +279,8 @@ class Recorder:
         self._held.append(entry)
         if len(self._held) == MOST_HELD:
             raise UnavailableError(
-                "session.no-room", f"{MOST_HELD} records could be written nowhere; the last "
-                f"reason: {self.unsaved}"
+                "session.no-room",
+                f"{MOST_HELD} records could be written nowhere; the last reason: {self.unsaved}",
             )
 
     def _is_lasting(self) -> bool:

@@ -67,9 +67,7 @@ def tune(
     started = time.monotonic()
     watcher = observer or Silent()
     places = settings or core_settings.load()
-    recorder = Recorder(
-        store, ArtifactStore(places.artifacts), watcher, unsaved, home=places.home
-    )
+    recorder = Recorder(store, ArtifactStore(places.artifacts), watcher, unsaved, home=places.home)
     if request.fleet is None:
         plan = resolve(request)
         with Interrupts() as interrupts:
