@@ -19,7 +19,7 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 HERE = Path(__file__).parent
 ROOT = HERE.parent
@@ -317,7 +317,7 @@ def processes(word: str) -> list[int]:
 
 
 def python_path(folder: Path) -> str:
-    """A path on which every process finds this package, these files and the target's entry point."""
+    """A path on which every process finds the package, these files and the target."""
     info = folder / "path" / "chaos_target-0.dist-info"
     info.mkdir(parents=True, exist_ok=True)
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: chaos-target\nVersion: 0\n")
@@ -344,7 +344,7 @@ class Fleet:
     ``d0``.
     """
 
-    DEVICES = {"near-a": "d0", "near-b": "d0", "near-c": "d1", "far": "d2"}
+    DEVICES: ClassVar = {"near-a": "d0", "near-b": "d0", "near-c": "d1", "far": "d2"}
 
     def __init__(self, folder: Path, namespace: Namespace | None) -> None:
         self._folder = folder

@@ -19,6 +19,7 @@ from tfsearch.db import (
     Store,
     StoredFinal,
     StoredTrial,
+    schema,
 )
 
 
