@@ -46,7 +46,7 @@ TRIALS = 60
 MOST_RUNS = 40
 """How often a session is started again before that counts as never finishing."""
 MOST_IDLE_S = 1800.0
-PAUSE_S = (0.3, 2.0)
+PAUSE_S = (0.1, 0.8)
 """Between two faults."""
 
 WEIGHTS = {
@@ -93,7 +93,10 @@ class Session:
 class Chaos:
     """The world, its sessions, and the faults; see the module."""
 
-    def __init__(self, folder: Path, faults: int, seed: int, trials: int) -> None:
+    def __init__(
+        self, folder: Path, faults: int, seed: int, trials: int, seconds: float | None = None
+    ) -> None:
+        self.ends = None if seconds is None else time.monotonic() + seconds
         self.folder = folder
         self.wanted = faults
         self.trials = trials
@@ -258,8 +261,10 @@ class Chaos:
 
     def go(self) -> None:
         """Faults until there were enough, then peace until every session has finished."""
-        while sum(self.counts.values()) < self.wanted or self.sessions:
-            fresh = sum(self.counts.values()) < self.wanted
+        fresh = True
+        while fresh or self.sessions:
+            late = self.ends is not None and time.monotonic() >= self.ends
+            fresh = sum(self.counts.values()) < self.wanted and not late
             self.tend(fresh)
             if not fresh:
                 time.sleep(1.0)
@@ -341,10 +346,13 @@ class Chaos:
 
 def main() -> int:
     """Run and say."""
+    # Leave in order when told to end: servers and raylets would stay.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     made = parser(__doc__)
     made.add_argument("--faults", type=int, default=1000)
     made.add_argument("--seed", type=int, default=1)
     made.add_argument("--trials", type=int, default=TRIALS)
+    made.add_argument("--seconds", type=float, help="no more faults after this long")
     made.add_argument("--report", type=Path, help="the lines go to this file too")
     made.add_argument("--only", nargs="*", default=[], help="kinds of faults; all without it")
     args = made.parse_args()
@@ -366,7 +374,7 @@ def main() -> int:
         sys.path.insert(0, str(folder / "path"))
         begin("fleet_chaos", args)
         started = time.monotonic()
-        chaos = Chaos(folder, args.faults, args.seed, args.trials)
+        chaos = Chaos(folder, args.faults, args.seed, args.trials, args.seconds)
         try:
             chaos.go()
             from _chaos_judge import judge
@@ -378,6 +386,7 @@ def main() -> int:
         problems = [*chaos.problems, *found["problems"]]
         for text in problems:
             say({"problem": text})
+        say({"codes": {one.number: one.codes for one in chaos.finished}})
         every = set(WEIGHTS) <= {kind for kind, count in counts.items() if count}
         marks: dict[str, bool | None] = {
             "nothing lost": not found["lost"],
@@ -385,6 +394,7 @@ def main() -> int:
             "nothing wrong": not found["wrong"],
             "no other problem": not problems,
             "every kind happened": every if not args.quick else None,
+            "as many faults as asked for": sum(counts.values()) >= args.faults,
         }
         return end(
             args,

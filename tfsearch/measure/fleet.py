@@ -367,10 +367,13 @@ class RayExecutor:
         leases = self._leases
         if leases is None:
             return
-        engaged = [one for flight in self._flights.values() for one in flight.attempts.values()]
-        for worker in {*engaged, *self._strays.values()}:
-            if not leases.held(worker.device):
-                self._withdraw(worker)
+        engaged: dict[_Worker, list[Any]] = {one: [ref] for ref, one in self._strays.items()}
+        for flight in self._flights.values():
+            for reference, worker in flight.attempts.items():
+                engaged.setdefault(worker, []).append(reference)
+        for worker, references in engaged.items():
+            if not leases.held(worker.device) and not ray.wait(references, timeout=0)[0]:
+                self._withdraw(worker)  # an answer that is there already is taken first
         if not self._queue or self._usable():
             self._idle_since = None
             self._send_queued()
