@@ -21,12 +21,17 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
     elif request.param == "memory":
         yield "sqlite://"
     else:
-        yield from _postgres_schema(_server())
+        yield from postgres_database()
 
 
 @pytest.fixture
 def server_url() -> Iterator[str]:
     """URL of an empty database on a PostgreSQL server."""
+    yield from postgres_database()
+
+
+def postgres_database() -> Iterator[str]:
+    """URL of an empty database on the server, which is dropped afterwards."""
     yield from _postgres_schema(_server())
 
 

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Generator
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from tfsearch.cli import options as shared
+from tfsearch.cli.exchange import export, import_records, merge
 from tfsearch.cli.output import Output, microseconds, table
 from tfsearch.cli.records import record_lines
-from tfsearch.core.errors import NotRecordedError, NotSavedError, RequestError
+from tfsearch.cli.stored import by_key, opened
+from tfsearch.core.errors import NotRecordedError, RequestError
 
 if TYPE_CHECKING:
     from tfsearch.core.records import Trial
@@ -23,25 +23,13 @@ def db() -> None:
     """Look after the database of records."""
 
 
-@contextlib.contextmanager
-def _opened(url: str | None, *, write: bool = False) -> Generator[tuple[Store, Any]]:
-    from tfsearch.db import open_store
-
-    places = shared.settings_of(url)
-    store = open_store(places.database_url, create=False, read_only=not write)
-    try:
-        yield store, places
-    finally:
-        store.close()
-
-
 @db.command()
 @shared.db_option
 @shared.json_option
 @click.pass_obj
 def stats(output: Output, db: str | None, **_: Any) -> int:
     """Count what the database holds."""
-    with _opened(db) as (store, _places):
+    with opened(db) as (store, _places):
         found = store.stats().to_json()
     rows = [(n, str(v)) for n, v in found.items() if n != "trials_by_status"]
     by_status: Any = found["trials_by_status"]
@@ -62,7 +50,7 @@ def stats(output: Output, db: str | None, **_: Any) -> int:
 @click.pass_obj
 def list_records(output: Output, db: str | None, what: str, **options: Any) -> int:
     """List workloads and sessions (latest first) or trials (in order)."""
-    with _opened(db) as (store, _):
+    with opened(db) as (store, _):
         if what == "workloads":
             items = _workloads(store, options)
         elif what == "sessions":
@@ -82,14 +70,14 @@ def list_records(output: Output, db: str | None, what: str, **options: Any) -> i
 @click.pass_obj
 def show(output: Output, db: str | None, identity: str, **_: Any) -> int:
     """Show a trial by its number, or a workload by its key (or the key's beginning)."""
-    with _opened(db) as (store, _places):
+    with opened(db) as (store, _places):
         if identity.isascii() and identity.isdigit() and len(identity) < 19:
             stored = store.trial(int(identity))
             if stored is None:
                 raise NotRecordedError("db.no-trial", f"there is no trial {identity}")
             document = {"trial": trial_json(stored)}
         else:
-            workload = _by_key(store, identity)
+            workload = by_key(store, identity)
             final = store.latest_final(workload.key)
             document = {
                 "workload": {"key": workload.key, "op": workload.op, "dims": dict(workload.dims),
@@ -106,7 +94,7 @@ def show(output: Output, db: str | None, identity: str, **_: Any) -> int:
 @click.pass_obj
 def verify(output: Output, db: str | None, **_: Any) -> int:
     """Check the file, every digest, every rule, and the artifacts; exit code 2 if any is wrong."""
-    with _opened(db) as (store, places):
+    with opened(db) as (store, places):
         problems = store.verify(places.artifacts)
     document = {"ok": not problems, "problems": [p.to_json() for p in problems]}
     if problems:
@@ -143,7 +131,7 @@ def upgrade(output: Output, db: str | None, **_: Any) -> int:
 @click.pass_obj
 def gc(output: Output, db: str | None, **options: Any) -> int:
     """Bound the artifact store, least recently used first; records and winners stay."""
-    with _opened(db) as (store, places):
+    with opened(db) as (store, places):
         report = store.gc(
             places.artifacts,
             max_bytes=options["max_bytes"],
@@ -160,44 +148,8 @@ def gc(output: Output, db: str | None, **options: Any) -> int:
     return 0
 
 
-@db.command()
-@click.argument("workload")
-@click.option("--session", metavar="ID", help="Only trials of this session.")
-@click.option("--format", "form", type=click.Choice(["t4"]), default="t4", help="t4: T4 results.")
-@click.option("--out", metavar="FILE", help="Write to a file instead of standard output.")
-@shared.db_option
-@shared.json_option
-@click.pass_obj
-def export(output: Output, db: str | None, workload: str, form: str, **options: Any) -> int:
-    """Print the trials of a workload (a key or its beginning) as other tools read them."""
-    import json
-    from pathlib import Path
-
-    from tfsearch.cli.output import plain
-    from tfsearch.db.t4 import t4_results
-
-    del form
-    with _opened(db) as (store, _places):
-        key = _by_key(store, workload).key
-        trials = store.trials(workload=key, session=options["session"])
-    document = t4_results(trials)
-    if not document["results"]:
-        raise NotRecordedError("db.no-trial", f"no trial of workload {key[:12]}… is recorded here")
-    text = json.dumps(plain(document), allow_nan=False)
-    if options["out"] is None:
-        output.emit(document, [text])
-        return 0
-    try:
-        Path(options["out"]).write_text(text + "\n", encoding="utf-8")
-    except OSError as error:
-        raise NotSavedError(
-            "db.export", f"cannot write {options['out']}: {error.strerror or error}"
-        ) from error
-    count = len(document["results"])
-    output.emit(
-        {"file": options["out"], "results": count}, [f"{count} results in {options['out']}"]
-    )
-    return 0
+for one in (export, import_records, merge):
+    db.add_command(one)
 
 
 def _workloads(store: Store, options: dict[str, Any]) -> list[dict[str, Any]]:
@@ -230,7 +182,7 @@ def _trials(store: Store, options: dict[str, Any]) -> list[dict[str, Any]]:
             raise RequestError(
                 "db.status", f"unknown status {options['status']!r}; known: {known}"
             ) from None
-    key = None if not options["workload"] else _by_key(store, options["workload"]).key
+    key = None if not options["workload"] else by_key(store, options["workload"]).key
     found = store.trials(
         workload=key, status=status, limit=options["limit"], offset=options["offset"]
     )
@@ -240,21 +192,6 @@ def _trials(store: Store, options: dict[str, Any]) -> list[dict[str, Any]]:
          "status": s.trial.status.value, "median_us": _median(s.trial)}
         for s in found
     ]  # fmt: skip
-
-
-def _by_key(store: Store, beginning: str) -> Any:
-    text = beginning.lower().rstrip("…")
-    found = store.workload(text) if len(text) == 64 else None
-    if found is not None:
-        return found
-    matching = [w for w in store.workloads() if w.key.startswith(text)]
-    if not matching:
-        raise NotRecordedError("db.no-workload", f"no workload has a key that starts {text!r}")
-    if len(matching) > 1:
-        raise RequestError(
-            "db.ambiguous", f"{len(matching)} workloads have keys that start {text!r}; give more"
-        )
-    return matching[0]
 
 
 def _median(trial: Trial) -> float | None:

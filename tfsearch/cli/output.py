@@ -5,11 +5,12 @@ from __future__ import annotations
 import contextlib
 import json
 import math
+import shutil
 import sys
 from collections.abc import Generator, Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any, NoReturn
+from typing import IO, Any, NoReturn
 
 import click
 
@@ -32,6 +33,16 @@ class Output:
         with _writing():
             for line in lines if text is None else (text,):
                 click.echo(line)
+
+    def copy(self, source: IO[bytes]) -> None:
+        """Print a file, as the answer; raises as :meth:`emit`."""
+        if self.emitted:
+            raise RuntimeError("a command prints one answer")
+        self.emitted = True
+        source.seek(0)
+        with _writing():
+            sys.stdout.flush()
+            shutil.copyfileobj(source, sys.stdout.buffer)
 
     def fail(
         self, document: Mapping[str, Any], lines: Iterable[str], error: TfsearchError

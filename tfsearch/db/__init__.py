@@ -25,20 +25,34 @@ from tfsearch.db.records import (
 )
 
 if TYPE_CHECKING:
+    from tfsearch.db.exchange.items import Counts, Selection
+    from tfsearch.db.exchange.transfer import check_files, export_records, import_file, merge
     from tfsearch.db.opening import open_store, upgrade_store
     from tfsearch.db.store import Store
 
-_LAZY = {"open_store": "opening", "upgrade_store": "opening", "Store": "store"}
+_LAZY = {
+    "Counts": "tfsearch.db.exchange.items",
+    "Selection": "tfsearch.db.exchange.items",
+    "Store": "tfsearch.db.store",
+    "check_files": "tfsearch.db.exchange.transfer",
+    "export_records": "tfsearch.db.exchange.transfer",
+    "import_file": "tfsearch.db.exchange.transfer",
+    "merge": "tfsearch.db.exchange.transfer",
+    "open_store": "tfsearch.db.opening",
+    "upgrade_store": "tfsearch.db.opening",
+}
 
 __all__ = [
     "ArtifactEntry",
     "ArtifactStore",
     "BestQuery",
+    "Counts",
     "GcReport",
     "Lease",
     "Nearest",
     "Problem",
     "ProofRecord",
+    "Selection",
     "SessionFields",
     "SessionRecord",
     "SessionStatus",
@@ -47,6 +61,10 @@ __all__ = [
     "StoreStats",
     "StoredFinal",
     "StoredTrial",
+    "check_files",
+    "export_records",
+    "import_file",
+    "merge",
     "open_store",
     "upgrade_store",
 ]
@@ -57,4 +75,4 @@ def __getattr__(name: str) -> object:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from importlib import import_module
 
-    return getattr(import_module(f"{__name__}.{_LAZY[name]}"), name)
+    return getattr(import_module(_LAZY[name]), name)
