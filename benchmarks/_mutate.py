@@ -109,7 +109,7 @@ def _param(kernel: Kernel, index: int, param: Param) -> Iterator[_Made]:
     for label, value in _declarations(param.buffer):
         yield (
             f"Param.buffer.{label}",
-            lambda v=value: _renew(put(replace(param, buffer=v)), param.buffer, v),
+            lambda v=value: renew(put(replace(param, buffer=v)), param.buffer, v),
         )
     boxes = param.boxes
     for at, box in enumerate(boxes):
@@ -124,7 +124,7 @@ def _declarations(buffer: Buffer) -> Iterator[tuple[str, Buffer]]:
     yield from _fields(buffer, None)
 
 
-def _renew(kernel: Kernel, old: Buffer, new: Buffer) -> Kernel:
+def renew(kernel: Kernel, old: Buffer, new: Buffer) -> Kernel:
     """The kernel with a buffer's declaration changed wherever it is used."""
 
     def change(statement: Stmt) -> Block:
@@ -163,7 +163,7 @@ def _block(
             for label, value in _declarations(statement.buffer):
                 yield (
                     f"Alloc.buffer.{label}",
-                    lambda o=statement.buffer, v=value: _renew(kernel, o, v),
+                    lambda o=statement.buffer, v=value: renew(kernel, o, v),
                 )
         else:
             for label, value in _fields(statement, here):

@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Mapping
+from pathlib import PurePath
 from typing import Any
 
 from x86_common import machine_facts
@@ -35,7 +36,18 @@ def say(line: Mapping[str, Any]) -> None:
 
 def begin(name: str, args: argparse.Namespace) -> None:
     """The first line: which program, how it was called, on which machine."""
-    say({"benchmark": name, "machine": machine_facts(), "args": vars(args)})
+    say({"benchmark": name, "machine": machine_facts(), "args": told(args)})
+
+
+def told(args: argparse.Namespace) -> dict[str, Any]:
+    """The options as a report has them: of files and folders their names alone."""
+    return {name: _named(value) for name, value in vars(args).items()}
+
+
+def _named(value: Any) -> Any:
+    if isinstance(value, PurePath) or (isinstance(value, str) and value.startswith("/")):
+        return PurePath(value).name
+    return value
 
 
 def end(args: argparse.Namespace, marks: Mapping[str, bool | None], **more: Any) -> int:

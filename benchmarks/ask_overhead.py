@@ -4,17 +4,20 @@
 
 Spaces of about 9,000, 30,000 and 100,000 legal points of eight parameters, without a model; a trial
 is one ask and one tell, and making the policy (holding the space, features) is shared among them.
+``ms`` is processor time of all threads, ``waited_ms`` what passes on the clock: a BLAS with threads
+spins in more than one. The mark is on processor time with one (``OPENBLAS_NUM_THREADS=1``).
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 import time
 from typing import Any
 
 import numpy as np
+from _program import say, told
+from x86_common import machine_facts
 
 from tfsearch.core.records import Status
 from tfsearch.search import Result, make_policy
@@ -68,25 +71,31 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--assert", dest="check", action="store_true")
     arguments = parser.parse_args()
-    missed = False
+    say({"benchmark": "ask_overhead", "machine": machine_facts(), "args": told(arguments)})
+    worst = 0.0
     for size in SIZES:
         space = _space(size)
         legal = space.count().legal
         space.legal_set()
         for name in POLICIES:
             spent: list[float] = []
+            waited: list[float] = []
             for seed in range(arguments.seeds):
-                start = time.process_time()
+                begun, start = time.perf_counter(), time.process_time()
                 policy = make_policy(name, _Problem(space), seed=seed)
                 for _ in range(arguments.trials):
                     (point,) = policy.ask(1)
                     policy.tell([Result(point, Status.OK, _time(point.params))])
+                waited.append((time.perf_counter() - begun) / arguments.trials * 1e3)
                 spent.append((time.process_time() - start) / arguments.trials * 1e3)
             middle = float(np.median(spent))
-            missed |= middle > MARK_MS
+            worst = max(worst, middle)
             line = {"policy": name, "legal": legal, "trials": arguments.trials, "ms": middle}
-            print(json.dumps(line), flush=True)
-    if arguments.check and missed:
+            line["waited_ms"] = float(np.median(waited))
+            say(line)
+    met = worst <= MARK_MS
+    say({"marks": {"asking": met}, "met": met, "worst_ms": worst})
+    if arguments.check and not met:
         sys.exit(1)
 
 

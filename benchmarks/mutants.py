@@ -1,9 +1,11 @@
 """How many wrong kernels the proof lets through: mutants of legal candidates of every recipe.
 
 Mutants come from the grammar of TIR (``_mutate.py``): every statement kind and every field; drop,
-duplicate, swap, off by one, another legal value. They are made of the reduced forms of candidates
-of every recipe and pipeline of every target, and of the concurrent kernels of the tests (rings with
-barriers and asynchronous copies, commit groups, reductions across warps, clusters, atomics).
+duplicate, swap, off by one, another legal value; and from families of mistakes that people make
+(``_families.py``), one for every two of the grammar's. They are made of the reduced forms of
+candidates of every recipe and pipeline of every target, and of the concurrent kernels of the tests
+(rings with barriers and asynchronous copies, commit groups, reductions across warps, clusters,
+atomics).
 
 A mutant is *refused* by the verifier, or *caught* by the interpreter as a session runs it, or
 *equivalent*: its emitted source is that of the original, or it runs free of findings with equal
@@ -27,6 +29,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from _families import families
 from _mutate import Mutant, mutants
 from _program import begin, end, parser, say
 
@@ -39,7 +42,7 @@ from tfsearch.core.errors import RequestError, TfsearchError, UnavailableError
 from tfsearch.core.records import Refusal
 from tfsearch.ir.dtypes import DType
 from tfsearch.ir.hir import lang
-from tfsearch.ir.hir.builtins import build_workload
+from tfsearch.ir.hir.named import named_workload
 from tfsearch.ir.hir.trace import Tensor, trace
 from tfsearch.ir.hir.types import TensorType
 from tfsearch.ir.tir.nodes import Io, Module
@@ -75,6 +78,8 @@ TRACED: Mapping[str, tuple[Callable[..., Any], Mapping[str, TensorType]]] = {
         {"x": TensorType(DType.F32, (9, 75)), "bias": TensorType(DType.F32, (9, 75), (80, 1))},
     ),
 }
+WIDE = {"m": 1000, "n": 1040, "k": 528, "dtype": "bf16", "out_dtype": "bf16"}
+"""Sizes and types that pipelines of matrix units take."""
 Program = tuple[str, Mapping[str, Any]]
 PROGRAMS: tuple[Program, ...] = (
     ("gemm", {"m": 37, "n": 45, "k": 83, "dtype": "f32"}),
@@ -84,6 +89,10 @@ PROGRAMS: tuple[Program, ...] = (
     ("gemm", {"m": 37, "n": 45, "k": 83, "dtype": "bf16"}),
     ("gemm", {"m": 37, "n": 45, "k": 83, "dtype": "i8"}),
     ("gemm", {"m": 37, "n": 45, "k": 83, "dtype": "f16", "epilogue": "relu"}),
+    ("gemm", {"m": 37, "n": 45, "k": 83, "dtype": "f32", "constant_inputs": ["b"]}),
+    ("gemm", {**WIDE, "trans_b": "true"}),
+    ("gemm", {**WIDE, "trans_a": "true", "epilogue": "bias+relu"}),
+    ("gemm", {**WIDE, "dtype": "f16", "out_dtype": "f32", "trans_b": "true"}),
     ("softmax", {"rows": 9, "cols": 75, "dtype": "f32"}),
     ("rms_norm", {"rows": 9, "cols": 75, "dtype": "f32"}),
     ("layer_norm", {"rows": 9, "cols": 75, "dtype": "bf16"}),
@@ -95,7 +104,7 @@ PROGRAMS: tuple[Program, ...] = (
 def workload_of(op: str, options: Mapping[str, Any]) -> Workload:
     """A built-in workload, or one of those traced here."""
     if op not in TRACED:
-        return build_workload(op, options)
+        return named_workload(op, options)
     body, inputs = TRACED[op]
     return Workload(trace(body, inputs, op), op)
 
@@ -114,6 +123,14 @@ class Subject:
     limits: Limits
     run: Callable[[Module, bool], Sequence[Refusal]]
     source: Callable[[Module], str]
+
+    def prove_s(self) -> float:
+        """CPU seconds of the proof of the legal kernel, as a session makes it."""
+        began = time.process_time()
+        found = self.run(self.module, False)
+        if found:
+            raise AssertionError(f"{self.name} is no legal kernel: {found[0]}")
+        return time.process_time() - began
 
 
 def teams() -> Iterator[Subject]:
@@ -212,34 +229,50 @@ def _signature(module: Module) -> list[tuple[str, tuple[int, ...], Any]]:
     return given + [(p.buffer.name, p.buffer.shape, p.buffer.dtype) for p in main]
 
 
-def campaign(subjects: Sequence[Subject], total: int, seed: int, *, listed: bool) -> Counter[str]:
+def campaign(
+    subjects: Sequence[Subject], total: int, seed: int, *, listed: bool, minutes: float
+) -> Counter[str]:
     """Judge ``total`` mutants, as many of each subject as it has and as are asked for.
 
-    Missed ones are listed, and equivalent ones if ``listed``.
+    Missed ones are listed, and equivalent ones if ``listed``. After ``minutes`` (0: no limit) no
+    subject is begun any more; those that were not are named.
     """
     choose = random.Random(seed)
     verdicts: Counter[str] = Counter()
     by_operator: Counter[tuple[str, str]] = Counter()
     reasons: Counter[tuple[str, str]] = Counter()
     share = -(-total // len(subjects))
+    slowest = 0.0
+    began_at = time.monotonic()
     for subject in subjects:
+        if minutes and time.monotonic() - began_at > 60 * minutes:
+            say({"not_reached": subject.name})
+            continue
         every = list(mutants(subject.module, subject.atoms))
-        picked = _spread(every, share, choose)
+        own = list(families(subject.module, subject.atoms))
+        picked = _spread(every, share - share // 3, choose) + _spread(own, share // 3, choose)
         began, mine = time.process_time(), Counter[str]()
         for mutant in picked:
-            module = mutant.make()
+            try:
+                module = mutant.make()
+            except ValueError:
+                continue  # The nodes themselves refuse it.
             if module == subject.module or not module.kernels:
                 continue
             verdict, why = judge(subject, module)
             mine[verdict] += 1
-            by_operator[mutant.operator.split(" ")[0], verdict] += 1
+            by_operator[_group(mutant.operator), verdict] += 1
             reasons[verdict, why if verdict != "missed" else "missed"] += 1
             if verdict == "missed" or (listed and verdict == "equivalent"):
                 say({verdict: subject.name, "operator": mutant.operator, "why": why,
                      "text": _difference(subject.module, module)})  # fmt: skip
         verdicts.update(mine)
         used = time.process_time() - began
-        say({"subject": subject.name, "mutants": len(every), "judged": dict(mine), "cpu_s": used})
+        legal = subject.prove_s()
+        slowest = max(slowest, legal)
+        say({"subject": subject.name, "mutants": len(every) + len(own), "judged": dict(mine),
+             "cpu_s": used, "proved_in_s": legal})  # fmt: skip
+    say({"slowest_proof_s": slowest})
     say({"operators": _table(by_operator)})
     say({"reasons": {f"{v} {why}": n for (v, why), n in reasons.most_common()}})
     return verdicts
@@ -262,6 +295,11 @@ def _spread(every: Sequence[Mutant], count: int, choose: random.Random) -> list[
             else:
                 order.remove(name)
     return out[:count]
+
+
+def _group(operator: str) -> str:
+    words = operator.split(" ")
+    return " ".join(words[:2]) if words[0] == "family" else words[0]
 
 
 def _difference(old: Module, new: Module) -> list[str]:
@@ -325,6 +363,7 @@ def main() -> int:
     made.add_argument("--shapes", type=int, default=1 << 30, help="most shapes to interpret")
     made.add_argument("--seed", type=int, default=0)
     made.add_argument("--list", action="store_true", help="list equivalent mutants too")
+    made.add_argument("--minutes", type=float, default=0.0, help="begin no subject after so long")
     made.add_argument("--only", default="", help="subjects whose name begins so")
     args = made.parse_args()
     begin("mutants", args)
@@ -332,8 +371,9 @@ def main() -> int:
     programs = (PROGRAMS[0], PROGRAMS[-1]) if args.quick else PROGRAMS
     subjects = [*teams(), *recipes(1, args.seed, programs)]
     subjects = [subject for subject in subjects if subject.name.startswith(args.only)]
+    random.Random(args.seed).shuffle(subjects)
     verdicts = campaign(subjects[:: max(len(subjects) // 4, 1)] if args.quick else subjects,
-                        total, args.seed, listed=args.list)  # fmt: skip
+                        total, args.seed, listed=args.list, minutes=args.minutes)  # fmt: skip
     judged = sum(verdicts.values())
     good = judged - verdicts["missed"]
     marks: dict[str, bool | None] = {

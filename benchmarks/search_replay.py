@@ -14,6 +14,7 @@ processor time per point.
 from __future__ import annotations
 
 import argparse
+import hashlib
 import json
 import subprocess
 import time
@@ -21,8 +22,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from _program import told
 from _recorded import RecordedProblem, load
 from synthetic_spaces import SYNTHETIC, make
+from x86_common import machine_facts
 
 STRATEGIES = ("genetic_algorithm", "simulated_annealing", "pso", "diff_evo", "bayes_opt")
 AFTER = (20, 50, 100, 200)
@@ -52,6 +55,44 @@ def _strategies(
         known = json.loads(out.read_text(encoding="utf-8"))
         found[strategy] = [known[str(seed)] for seed in range(seeds)]
     return found
+
+
+def _runs(
+    problem: RecordedProblem, policy: str, arguments: argparse.Namespace
+) -> tuple[list[list[int]], float]:
+    """Rows visited by a policy of ours, and milliseconds of processor time per point.
+
+    With ``--keep`` finished runs are kept in the cache folder, under the name of this state of the
+    search layer, and an interrupted benchmark goes on there.
+    """
+    name = f"ours-{problem.name}-{policy}-{_state()}.json".replace("/", "-").replace(":", "-")
+    place = arguments.cache / name
+    known: dict[str, Any] = {}
+    if arguments.keep and place.exists():
+        known = json.loads(place.read_text(encoding="utf-8"))
+    limit = SLACK * float(problem.recorded.grid[-1])
+    for seed in range(arguments.seeds):
+        if str(seed) in known:
+            continue
+        start = time.process_time()
+        visited = problem.run(policy, seed, limit)
+        known[str(seed)] = {"visited": visited, "s": time.process_time() - start}
+        if arguments.keep:
+            place.write_text(json.dumps(known), encoding="utf-8")
+    chosen = [known[str(seed)] for seed in range(arguments.seeds)]
+    runs = [one["visited"] for one in chosen]
+    return runs, sum(one["s"] for one in chosen) / sum(map(len, runs)) * 1e3
+
+
+def _state() -> str:
+    """A digest of the search layer's and the space layer's sources."""
+    import tfsearch
+
+    found = hashlib.sha256()
+    for folder in ("search", "space"):
+        for path in sorted((Path(tfsearch.__file__).parent / folder).rglob("*.py")):
+            found.update(path.read_bytes())
+    return found.hexdigest()[:12]
 
 
 def _line(problem: RecordedProblem, runs: list[list[int]]) -> dict[str, Any]:
@@ -104,10 +145,7 @@ def _judge(problem: RecordedProblem, arguments: argparse.Namespace, path: Path |
         _show(name, document["kernel_tuner"][name])
     best = max(theirs, key=lambda name: document["kernel_tuner"][name]["score"][0], default=None)
     for policy in dict.fromkeys(["random", *arguments.policy]):
-        start = time.process_time()
-        limit = SLACK * float(recorded.grid[-1])
-        runs = [problem.run(policy, seed, limit) for seed in range(arguments.seeds)]
-        each = (time.process_time() - start) / sum(map(len, runs)) * 1e3
+        runs, each = _runs(problem, policy, arguments)
         line = {**_line(problem, runs), "ms_per_point": each}
         extra = f"{each:.2f} ms"
         if best is not None and policy != "random":
@@ -128,9 +166,10 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=100)
     parser.add_argument("--kernel-tuner", metavar="PYTHON")
     parser.add_argument("--cache", type=Path, default=Path("."))
+    parser.add_argument("--keep", action="store_true", help="keep our own runs in the cache too")
     parser.add_argument("--out", type=Path)
     arguments = parser.parse_args()
-    document: dict[str, Any] = {}
+    document: dict[str, Any] = {"machine": machine_facts(), "args": told(arguments)}
     paths = sorted(arguments.spaces.glob("*/*_T4.json*")) if arguments.spaces else []
     for path in paths:
         name = f"{path.parent.name}/{path.name.split('_T4')[0]}"

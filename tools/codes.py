@@ -68,8 +68,11 @@ TEXTS = {
     "space.expression": "the expression cannot be read; the place and what was expected",
     "space.unknown-recipe": "the space has no recipe of that name; its recipes",
     "target.absent": "the target has no device here, and how to get one",
+    "space.absent": "a recorded space has no such combination",
     "verify.artifact-wrong": "an artifact's content is not what its name says",
     "verify.damaged-file": "what the database engine's own check of the file found",
+    "verify.kept": "the results are those of inputs of an earlier call",
+    "verify.late": "an output is written after the call has returned",
     "verify.out-of-bounds": "bytes outside of a buffer were written",
 }
 """Codes whose message is made elsewhere."""

@@ -77,6 +77,27 @@ def test_tuning_looking_up_and_importing_are_timed(tmp_path: Path) -> None:
     assert lookup["warm_lookup"]["processes"] == load["import"]["processes"] == 2
 
 
+def test_a_warm_start_meets_a_cold_one(tmp_path: Path) -> None:
+    needs_compiler()
+    words = ("--folder", str(tmp_path / "parts"))
+    one, other, row = well_formed("warm_start", *run(tmp_path, "warm_start.py", *words))
+    assert one["trials"] == other["trials"] == 2
+    assert row["trials"] == {"warm": 2, "cold": 3}
+    assert set(row["us"]) == {"warm", "hints", "cold", "cold2"}
+    assert all(model["used"] is False for model in row["models"].values())
+    again = well_formed(
+        "warm_start", *run(tmp_path, "warm_start.py", *words, "--report", str(tmp_path / "r.jsonl"))
+    )
+    assert again == []
+    lines = [json.loads(line) for line in (tmp_path / "r.jsonl").read_text().splitlines()]
+    assert [("neighbour" in line, "shape" in line) for line in lines[:-1]] == [
+        (True, False),
+        (True, False),
+        (False, True),
+    ]
+    assert lines[-1]["cold_over_warm"] == row["cold_over_warm"][0]
+
+
 def test_a_killed_session_is_checked_and_found_whole(tmp_path: Path) -> None:
     whole, *killed = well_formed("kill_resume", *run(tmp_path, "kill_resume.py"))
     assert whole["problems"] == []

@@ -416,3 +416,19 @@ def test_a_time_has_a_unit_in_which_it_is_below_a_thousand(value: float | None, 
 def test_one_trial_is_not_trials() -> None:
     for done, text in ((1, "1 trial, no best"), (2, "2 trials, no best")):
         assert summary(Progress(done, 0, 0, None, 1.0, None)) == text
+
+
+def test_learned_models_are_trained_and_shown(tuned: Settings, run: Run) -> None:
+    missing = run("db", "model", "--target", "null")
+    assert missing.code == 4
+    assert "--train" in missing.error
+    trained = run("db", "model", "--target", "null", "--train", "--json")
+    assert trained.code == 0, trained.err
+    (model,) = trained.json["models"]
+    assert model["fields"]["recipe"] == "whole"
+    assert model["used"] is False
+    assert "needed to judge" in model["reason"]
+    assert run("db", "model", "--target", "null", "--json").json == trained.json
+    assert "not used" in run("db", "model", "--target", "null").out
+    assert run("db", "model", "--target", "none").code == 2
+    assert run("db", "verify").code == 0

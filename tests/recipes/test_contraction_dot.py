@@ -33,8 +33,8 @@ from tfsearch.ir.tir.nodes import Module
 from tfsearch.ir.tir.text import print_module
 from tfsearch.ir.workload import Workload
 from tfsearch.measure.inputs import Pass
-from tfsearch.measure.numerics import Verifier
 from tfsearch.measure.oracle import HirOracle
+from tfsearch.measure.verifier import Verifier
 from tfsearch.plugin.target import Problem, Source
 from tfsearch.prove.analyze import analyze
 from tfsearch.prove.interpret import interpret

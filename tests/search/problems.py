@@ -35,6 +35,20 @@ class FakeProblem:
         return Predicted(np.asarray(self._estimate(points), np.float64), np.asarray(bound))
 
 
+class Corrected(FakeProblem):
+    """A problem that knows a factor of its estimates."""
+
+    def __init__(
+        self, space: Space, estimate: Callable[[Points], Any], factor: Callable[[Points], Any]
+    ) -> None:
+        super().__init__(space, estimate)
+        self.corrects = True
+        self._factor = factor
+
+    def correct(self, points: Points, estimate_us: Any) -> Any:
+        return estimate_us * self._factor(points)
+
+
 def two_recipes(size: int = 8) -> Space:
     """Two recipes; the constraints make about half of the points illegal."""
     steps = tuple(range(1, size + 1))

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from tests.search import agents
-from tests.search.problems import FakeProblem, by_product, legal_points, two_recipes
+from tests.search.problems import Corrected, FakeProblem, by_product, legal_points, two_recipes
 from tfsearch.core.records import Status
 from tfsearch.search import POLICIES, Policy, Result, make_policy
 from tfsearch.space import Kind, Parameter, Point, RecipeSpace, Space
@@ -42,9 +42,11 @@ def name(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
-@pytest.fixture
-def problem() -> FakeProblem:
-    return FakeProblem(two_recipes(), by_product)
+@pytest.fixture(params=["estimated", "corrected"])
+def problem(request: pytest.FixtureRequest) -> FakeProblem:
+    if request.param == "estimated":
+        return FakeProblem(two_recipes(), by_product)
+    return Corrected(two_recipes(), by_product, lambda points: 1.0 + points.column("a") % 3)
 
 
 def test_every_legal_point_is_proposed_exactly_once(name: str, problem: FakeProblem) -> None:

@@ -145,3 +145,61 @@ def test_without_optuna_the_policy_says_how_to_get_it(monkeypatch: pytest.Monkey
     with pytest.raises(UnavailableError, match=r"tfsearch\[optuna\]") as caught:
         _policy("optuna:tpe")
     assert caught.value.code == "policy.optuna-missing"
+
+
+class Roomy(FakeProblem):
+    """A problem whose points take memory: less of it the slower they are."""
+
+    def point_facts(self, points: Any) -> Any:
+        return {"bytes": 1000 - 7 * points.column("a")}
+
+
+def test_two_objectives_give_a_front_of_legal_points() -> None:
+    problem = Roomy(two_recipes(), by_product)
+    policy: Any = make_policy("optuna:nsgaii,second=bytes", problem, seed=3)
+    assert policy.name == "optuna:nsgaii,second=bytes"
+    told: dict[Point, tuple[float, float]] = {}
+    for number in range(60):
+        (point,) = policy.ask(1)
+        assert not problem.space.check(point)
+        if number % 10 == 9:
+            policy.tell([Result(point, Status.CRASH)])
+            continue
+        value = 5.0 + int(point.params["a"])
+        told[point] = value, 1000.0 - 7 * int(point.params["a"])
+        policy.tell([Result(point, Status.OK, value)])
+    assert len(policy.study.directions) == 2
+    beaten = {
+        point
+        for point, (time, size) in told.items()
+        if any(t <= time and s <= size and (t, s) != (time, size) for t, s in told.values())
+    }
+    assert {point for point, _ in policy.front} <= set(told) - beaten
+    assert len({values for _, values in policy.front}) > 1
+    assert all(told[point] == values for point, values in policy.front)
+
+
+def test_energy_is_an_objective_where_it_was_measured() -> None:
+    policy: Any = make_policy("optuna:nsgaii,second=energy_uj", _problem(), seed=3)
+    (point,) = policy.ask(1)
+    policy.tell([Result(point, Status.OK, 2.0, measured={"energy_uj": 7.0})])
+    assert policy.front == [(point, (2.0, 7.0))]
+    (point,) = policy.ask(1)
+    with pytest.raises(RequestError, match="'energy_uj' is not known") as caught:
+        policy.tell([Result(point, Status.OK, 2.0, measured={"registers": 7.0})])
+    assert caught.value.code == "policy.objective"
+    assert "registers" in caught.value.message
+
+
+def test_a_sampler_of_one_objective_says_so() -> None:
+    pytest.importorskip("cmaes")
+    policy: Any = make_policy("optuna:cmaes,second=bytes", Roomy(two_recipes(), by_product))
+
+    def asked() -> None:
+        for _ in range(8):
+            (point,) = policy.ask(1)
+            policy.tell([Result(point, Status.OK, 5.0 + int(point.params["a"]))])
+
+    with pytest.raises(RequestError, match="no second objective") as caught:
+        asked()
+    assert caught.value.code == "policy.optuna-sampler"

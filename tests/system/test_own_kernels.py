@@ -369,103 +369,11 @@ def test_a_kernel_that_does_not_compile_says_where(kernel: Kernel) -> None:
         kernel.tune()
 
 
-# Kernels that are wrong or cheat: the function's body, the status, and a word of the message.
 RIGHT = "for (int i = 0; i < n; i++) y[i] = a * x[i] + y[i];"
-CHEATS = {
-    "writes nothing": ("(void)x;", Status.WRONG, "output y"),
-    "zeros": ("for (int i = 0; i < n; i++) y[i] = 0;", Status.WRONG, "output y"),
-    "misses one element": (f"n -= 1; {RIGHT}", Status.WRONG, "[4095]"),
-    "writes behind the end": (f"{RIGHT} y[n] = 1;", Status.WRONG, "after the buffer"),
-    "changes an input": (f"{RIGHT} ((float *)x)[3] = 7;", Status.WRONG, "input x changed at [3]"),
-    "keeps a result by pointer": (
-        "static const float *last; static float kept[4096];"
-        "if (last == x) { for (int i = 0; i < n; i++) y[i] = kept[i]; return; }"
-        f"{RIGHT} last = x; for (int i = 0; i < n; i++) kept[i] = y[i];",
-        Status.WRONG, "output y",
-    ),
-    "is right for ten calls": (
-        f"static int calls; if (++calls > 10) return; {RIGHT}", Status.WRONG, "after timing",
-    ),
-    "computes in lower precision": (
-        "for (int i = 0; i < n; i++) { union { float f; unsigned u; } v = { x[i] };"
-        "v.u &= 0xffff0000u; y[i] = a * v.f + y[i]; }",
-        Status.WRONG, "pass normal",
-    ),
-    "leaves the work to a thread": (
-        "static struct job j; j = (struct job){a, x, y, n}; pthread_t t;"
-        "pthread_create(&t, 0, later, &j); pthread_detach(t);",
-        Status.WRONG, "output y",
-    ),
-    "leaves another rounding mode": (
-        f"{RIGHT} unsigned mode; __asm__ volatile(\"stmxcsr %0\" : \"=m\"(mode));"
-        "mode |= 0x4000; __asm__ volatile(\"ldmxcsr %0\" : : \"m\"(mode));",
-        Status.WRONG, "rounding mode",
-    ),
-    "leaves subnormals flushed": (
-        f"static int calls; {RIGHT} unsigned mode; __asm__ volatile(\"stmxcsr %0\" : \"=m\"(mode));"
-        "if (++calls > 10) mode |= 0x8040; __asm__ volatile(\"ldmxcsr %0\" : : \"m\"(mode));",
-        Status.WRONG, "after timing: the call leaves subnormal",
-    ),
-    "differs from run to run": (
-        f"static int calls; {RIGHT} if (++calls & 1) y[5] += y[5] * 1e-7f;",
-        Status.NONDETERMINISTIC, "in one run",
-    ),
-    "crashes": ("*(volatile int *)8 = 1;", Status.CRASH, "SIGSEGV"),
-    "hangs": ("for (volatile int on = 1; on;) {}", Status.TIMEOUT, "killed"),
-}  # fmt: skip
 
 
-def function(body: str, before: str = "") -> str:
-    return f"{before}\nvoid saxpy(float a, const float *x, float *y, int n) {{ {body} }}\n"
-
-
-LATER = """
-#include <pthread.h>
-#include <unistd.h>
-struct job { float a; const float *x; float *y; int n; };
-static void *later(void *given) {
-  struct job *j = given;
-  usleep(3000);
-  for (int i = 0; i < j->n; i++) j->y[i] = j->a * j->x[i] + j->y[i];
-  return 0;
-}
-"""
-
-
-@pytest.mark.parametrize("name", CHEATS)
-def test_a_kernel_that_cheats_is_caught_and_named(kernel: Kernel, name: str) -> None:
-    body, status, word = CHEATS[name]
-    kernel.edit("saxpy.c", lambda _: function(body, LATER if "thread" in name else ""))
-    kernel.edit("saxpy.toml", lambda t: t.replace("[1, 4, 3]", "[1]"))
-    limits = replace(LIMITS, deadline_s=3) if status is Status.TIMEOUT else LIMITS
-    with pytest.raises(AllFailedError) as caught:
-        kernel.tune(trials=1, limits=limits)
-    (line,) = caught.value.table
-    assert line.status is status, line.message
-    assert word in line.message
-
-
-@pytest.mark.parametrize(
-    "name",
-    [
-        "writes nothing",
-        "keeps a result by pointer",
-        "is right for ten calls",
-        "leaves the work to a thread",
-    ],
-)
-def test_stale_memory_of_an_output_never_passes_for_work(kernel: Kernel, name: str) -> None:
-    body, _, _ = CHEATS[name]
-    body = body.replace("y[i] = a * x[i] + y[i]", "y[i] = a * x[i]")
-    before = LATER.replace(" + j->y[i]", "") if "thread" in name else ""
-    kernel.edit("saxpy.c", lambda _: function(body, before))
-    kernel.edit("saxpy.toml", lambda t: t.replace("[1, 4, 3]", "[1]").replace("inout", "out"))
-    kernel.edit("ref.py", lambda _: "def saxpy(a, x, n):\n    return a * x\n")
-    with pytest.raises(AllFailedError) as caught:
-        kernel.tune(trials=1)
-    (line,) = caught.value.table
-    assert line.status is Status.WRONG
-    assert line.code in ("verify.unwritten", "verify.wrong")
+def function(body: str) -> str:
+    return f"\nvoid saxpy(float a, const float *x, float *y, int n) {{ {body} }}\n"
 
 
 def test_the_right_body_is_right(kernel: Kernel) -> None:

@@ -75,3 +75,24 @@ def disassembled(cubin: Path) -> str:
     )
     assert done.returncode == 0, done.stderr
     return done.stdout
+
+
+def static_shared(image: bytes, symbol: str) -> int:
+    """Shared memory that an entry of a built image declares, bytes: the size of its section."""
+    at, size, count, names = (
+        int.from_bytes(image[a:b], "little") for a, b in ((40, 48), (58, 60), (60, 62), (62, 64))
+    )
+    assert image[:5] == b"\x7fELF\x02"
+
+    def field(index: int, first: int, length: int) -> int:
+        start = at + index * size + first
+        return int.from_bytes(image[start : start + length], "little")
+
+    texts = field(names, 24, 8)
+    total = 0
+    for index in range(count):
+        start = texts + field(index, 0, 4)
+        name = image[start : image.index(b"\0", start)].decode()
+        if name == f".nv.shared.{symbol}":
+            total += field(index, 32, 8)
+    return total

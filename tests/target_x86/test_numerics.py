@@ -16,8 +16,8 @@ from tfsearch.core.launch import LaunchSpec
 from tfsearch.core.records import Accuracy, Status
 from tfsearch.ir.tir.nodes import Module
 from tfsearch.ir.workload import Workload
-from tfsearch.measure.numerics import Verifier
 from tfsearch.measure.oracle import HirOracle
+from tfsearch.measure.verifier import Verifier
 from tfsearch.plugin.target import Problem, Source
 from tfsearch.space import Point
 from tfsearch.target.x86 import target

@@ -22,8 +22,8 @@ from tfsearch.ir.hir.text import parse_program
 from tfsearch.ir.tir.nodes import Call, MemorySpace, Module
 from tfsearch.ir.tir.walk import walk
 from tfsearch.ir.workload import Workload
-from tfsearch.measure.numerics import Verifier
 from tfsearch.measure.oracle import HirOracle
+from tfsearch.measure.verifier import Verifier
 from tfsearch.prove.verify import verify
 from tfsearch.space import Point
 from tfsearch.target.x86 import target

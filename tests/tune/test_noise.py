@@ -35,6 +35,13 @@ def test_a_quiet_machine_is_not_spoken_of() -> None:
         (replace(QUIET, conditions={"drift": 1.25}), "changed by +25 %"),
         (replace(QUIET, conditions={"drift": 0.8}), "changed by -20 %"),
         (replace(QUIET, conditions={"mode": "slow"}), "slow mode"),
+        (replace(QUIET, conditions={"disturbed": list(range(8))}), "taken away in 40 %"),
+        (
+            replace(
+                QUIET, conditions={"drift": 1.25, "others": 1.5, "processors": 2, "disturbed": [3]}
+            ),
+            "other programs kept 75 %",
+        ),
     ],
 )
 def test_each_sign_of_noise_is_named_with_what_to_do(measurement: Measurement, text: str) -> None:
@@ -43,6 +50,12 @@ def test_each_sign_of_noise_is_named_with_what_to_do(measurement: Measurement, t
     assert "run the same command again" in found.message
     assert "\n" not in found.message
     assert found.to_json()["noisy"] is True
+
+
+def test_others_are_no_noise_while_the_times_are_steady() -> None:
+    found = noise_of(replace(QUIET, conditions={"others": 2.0, "processors": 2}), None)
+    assert found.reasons == ()
+    assert found.to_json()["others"] == 1.0
 
 
 def test_kernels_that_are_equally_fast_are_no_noise() -> None:

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from tests.tune.helpers import run
+from tfsearch.core.errors import RequestError
 from tfsearch.core.records import Status
 from tfsearch.core.settings import Settings
 from tfsearch.db import Store
@@ -74,3 +75,32 @@ def test_records_of_other_flags_are_not_these_records(records: Records, home: Se
     with open_records("gemm", db=home.database_url, target="null", **{**GEMM, "m": 9}) as other:
         assert len(other) == 0
         assert other.enqueue(optuna.create_study()) == 0
+
+
+def test_records_are_exported_as_a_study_that_others_open(records: Records, tmp_path: Any) -> None:
+    url = f"sqlite:///{tmp_path / 'study.db'}"
+    for _ in range(2):  # once more adds nothing
+        study = records.export(url, "ours")
+    opened = optuna.load_study(study_name="ours", storage=url)
+    assert len(opened.trials) == len(records) == 12
+    assert opened.best_value == study.best_value == records.best(1)[0].median_us
+    assert opened.user_attrs["workload"] == records.plan.workload.key
+    with pytest.raises(RequestError, match="1 objectives, not 2"):
+        records.export(url, "ours", second="work")
+
+
+def test_a_second_objective_is_exported_beside_the_time(records: Records, tmp_path: Any) -> None:
+    study = records.export(f"sqlite:///{tmp_path / 'study.db'}", second="work")
+    assert len(study.directions) == 2
+    done = [t for t in study.trials if t.values is not None]
+    assert done
+    assert {t.values[1] for t in done} == {5.0 * 6 * 7}
+    with pytest.raises(RequestError, match="known: bytes, work"):
+        records.export(f"sqlite:///{tmp_path / 'other.db'}", second="nonsense")
+
+
+def test_a_storage_that_does_not_open_is_one_line(records: Records, tmp_path: Any) -> None:
+    with pytest.raises(RequestError) as caught:
+        records.export(f"sqlite:///{tmp_path / 'no' / 'folder' / 'study.db'}")
+    assert caught.value.code == "optuna.storage"
+    assert "\n" not in caught.value.message

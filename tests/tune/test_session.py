@@ -16,7 +16,8 @@ from tfsearch.db import SessionStatus, Store
 from tfsearch.ir.hir.builtins import build_workload
 from tfsearch.ir.workload import Workload
 from tfsearch.search.scan import predict_points
-from tfsearch.space import Point, Points
+from tfsearch.space import Point, Points, Space
+from tfsearch.space.enumeration import Counts
 from tfsearch.target.null.problem import NullProblem
 from tfsearch.tune import Progress, Stage, Started, TrialEnded, TuneRequest
 from tfsearch.tune.request import resolve
@@ -267,3 +268,12 @@ def test_predictions_are_of_the_protocol_that_times(
 def test_without_a_budget_the_default_number_of_trials_applies(gemm: Workload) -> None:
     assert TuneRequest(gemm).trials_limit == 32
     assert TuneRequest(gemm, seconds=5.0).trials_limit is None
+
+
+def test_a_space_that_cannot_be_counted_is_refused_in_one_line(
+    gemm: Workload, store: Store, home: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Space, "count_within", lambda *_: Counts(10**30, 10**20, {}, 0.05))
+    with pytest.raises(RequestError, match="about 1e\\+20 are legal") as caught:
+        run(gemm, store, home)
+    assert caught.value.code == "tune.space-too-large"

@@ -307,7 +307,8 @@ class Atom:
 
     ``issuer``: ``thread`` (one elected thread of the collective), ``warp`` (one thread of each of
     its warps) or ``all`` (every thread). ``issuing_warps``: the collective's width that it takes
-    (0: any); ``warp_alignment`` divides the first warp of the collective.
+    (0: any); ``warp_alignment`` divides the first warp of the collective. ``shared_bytes``: shared
+    memory that the atom's own code declares, once a kernel however often it is called.
     """
 
     id: str
@@ -322,6 +323,7 @@ class Atom:
     warp_alignment: int = 1
     effects: Effects = field(default_factory=Effects)
     flops: int = 0
+    shared_bytes: int = 0
 
     @cached_property
     def parts(self) -> Mapping[Part, int]:

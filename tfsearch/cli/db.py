@@ -16,6 +16,7 @@ from tfsearch.core.errors import NotRecordedError, RequestError
 if TYPE_CHECKING:
     from tfsearch.core.records import Trial
     from tfsearch.db import Store, StoredTrial
+    from tfsearch.tune.learn import Model
 
 
 @click.group(no_args_is_help=False)
@@ -150,6 +151,65 @@ def gc(output: Output, db: str | None, **options: Any) -> int:
 
 for one in (export, import_records, merge):
     db.add_command(one)
+
+
+@db.command()
+@click.option("--target", metavar="NAME", help="Target [default: the best one present].")
+@click.option("--train", "training", is_flag=True, help="Learn from the records as they are now.")
+@shared.db_option
+@shared.json_option
+@click.pass_obj
+def model(output: Output, db: str | None, target: str | None, training: bool, **_: Any) -> int:
+    """Show how well learned corrections of the cost model rank, and whether they are used.
+
+    Each recorded workload in turn is ranked by what the others teach. A correction is used by
+    tune, for this device and recipe, only where that ranks better than the estimate alone.
+    """
+    from tfsearch.plugin import registry
+    from tfsearch.tune import learn
+
+    chosen = registry.get(target) if target else registry.best_present()
+    with opened(db, write=training) as (store, _places):
+        if training:
+            models = learn.train(store, chosen)
+            for one in models:
+                store.put_model(one.record)
+        else:
+            models = learn.recorded(store, chosen)
+    if not models:
+        why = "no times of it are recorded" if training else "tfsearch db model --train makes them"
+        raise NotRecordedError(
+            "model.none", f"there is no learned model of target {chosen.name}: {why}"
+        )
+    output.emit(
+        {"target": chosen.name, "models": [one.to_json() for one in models]},
+        [line for one in models for line in _model_lines(one)],
+    )
+    return 0
+
+
+def _model_lines(one: Model) -> list[str]:
+    verdict = one.verdict
+    state = "used" if verdict.used else "not used"
+    lines = [
+        f"{one.fields['recipe']}  {one.fields['protocol'].partition('/')[0]}: {state}",
+        f"  {verdict.workloads} workloads, {verdict.trials} trials; {verdict.reason}",
+    ]
+    if verdict.before is None or verdict.after is None:
+        return lines
+    rows = [("", "correlation", "within 1.5 x", "recall@4", "best of 4 / best")]
+    for name, scores in (("estimate", verdict.before), ("corrected", verdict.after)):
+        near = "" if scores.near is None else f"{scores.near:.3f}"
+        rows.append(
+            (
+                name,
+                f"{scores.correlation:.3f}",
+                near,
+                f"{scores.recall:.3f}",
+                f"{scores.regret:.4f}",
+            )
+        )
+    return [*lines, *table(rows, indent="  ")]
 
 
 def _workloads(store: Store, options: dict[str, Any]) -> list[dict[str, Any]]:

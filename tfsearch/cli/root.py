@@ -12,6 +12,7 @@ COMMANDS = {
     "worker": ("worker", "Let this machine measure and compile for a fleet."),
     "lookup": ("lookup", "Print the recorded kernel that serves a workload."),
     "space": ("space", "Count the schedules of a workload and why others are rejected."),
+    "replay": ("replay", "Run search policies on a recorded space and score them."),
     "schedule": ("schedule", "Rank, check, explain, measure and finalize single schedules."),
     "bench": ("bench", "Compare the recorded best with the target's baseline, interleaved."),
     "calibrate": ("calibrate", "Measure a device and write its hardware document."),

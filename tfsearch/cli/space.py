@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +15,9 @@ from tfsearch.core.errors import NoCandidateError, NotRecordedError, Unavailable
 
 if TYPE_CHECKING:
     from tfsearch.space import Space
+
+COUNT_S = 10.0
+"""How long points are counted before their number is estimated."""
 
 
 @click.command(epilog=shared.WORKLOAD_HELP)
@@ -39,8 +43,9 @@ def space(
     """Count the schedules of a workload, and say why the others are rejected.
 
     Needs no device. With a recorded best, schedules whose bound says that they cannot beat it
-    are counted as pruned. With --space FILE the space is the file's: a T1 definition in JSON, or
-    TOML.
+    are counted as pruned. With --space FILE the space is the file's: a T1 definition in JSON, our
+    TOML, or T4 results (…T4.json, ….json.gz), whose recorded configurations are the legal ones.
+    What cannot be counted in ten seconds is estimated, which is said.
     """
     document = (
         _of_file(op, pairs, options)
@@ -50,7 +55,7 @@ def space(
     found = document.pop("space")
     if listed:
         document["configurations"] = _first(found, listed)
-    if document["legal"] == 0:
+    if document["legal"] == 0 and not document["estimated"]:
         error = NoCandidateError(
             "space.no-legal", f"none of the {document['points']} schedules of this space is legal"
         )
@@ -62,15 +67,43 @@ def space(
 def _of_file(op: str | None, pairs: tuple[str, ...], options: Mapping[str, Any]) -> dict[str, Any]:
     """The document of a space file; its kernel is not looked at."""
     from tfsearch.space import Space
-    from tfsearch.space.file import read_space_file
+    from tfsearch.space.file import is_results, read_space_file
     from tfsearch.tune.request import fixed_space
 
     _, constants = shared.kernel_words(op, pairs)
+    if is_results(options["space_file"]):
+        return _of_results(options["space_file"], constants, options)
     file = read_space_file(options["space_file"], constants)
     whole = fixed_space(Space((file.space,)), shared.pairs_of(options["fixes"], "parameter"))
     return {
         "file": str(file.path),
         "constants": dict(file.constants),
+        "parameters": {
+            p.name: {"kind": p.kind, "values": list(p.seen)} for p in whole.recipes[0].parameters
+        },
+        **_counted(whole, 0),
+        "refusals": [],
+        "incumbent_us": None,
+    }
+
+
+def _of_results(
+    path: str, constants: Mapping[str, str], options: Mapping[str, Any]
+) -> dict[str, Any]:
+    """The document of T4 results."""
+    from tfsearch.core.errors import RequestError
+    from tfsearch.space.file import read_results
+    from tfsearch.tune.request import fixed_space
+
+    if constants:
+        raise RequestError(
+            "kernel.constant", f"{path} holds results, which have no constants to replace"
+        )
+    found = read_results(path)
+    whole = fixed_space(found.space, shared.pairs_of(options["fixes"], "parameter"))
+    return {
+        "file": path,
+        "constants": {},
         "parameters": {
             p.name: {"kind": p.kind, "values": list(p.seen)} for p in whole.recipes[0].parameters
         },
@@ -106,12 +139,14 @@ def _of_workload(
 
 def _counted(found: Space, pruned: int) -> dict[str, Any]:
     """Counts, reasons and recipes; ``space`` is for the caller to take out."""
-    counts = found.count()
+    counts = found.count_within(COUNT_S)
     reasons = _reasons(found)
     return {
         "space": found,
         "points": counts.points,
         "legal": counts.legal,
+        "estimated": not counts.exact,
+        "error": counts.error if math.isfinite(counts.error) else None,
         "pruned": pruned,
         "rejected": dict(counts.rejected),
         "reasons": {code: reasons.get(code, "") for code in counts.rejected},
@@ -162,7 +197,7 @@ def _lines(document: Mapping[str, Any]) -> list[str]:
     rejected, reasons = document["rejected"], document["reasons"]
     lines = [
         f"points     {document['points']}",
-        f"legal      {document['legal']}",
+        f"legal      {_legal(document)}",
         f"pruned     {document['pruned']}",
         f"rejected   {sum(rejected.values())}",
     ]
@@ -180,6 +215,17 @@ def _lines(document: Mapping[str, Any]) -> list[str]:
         text = " ".join(f"{name}={value}" for name, value in row["params"].items())
         lines.append(f"{row['recipe']} {text}" if several else text)
     return lines
+
+
+def _legal(document: Mapping[str, Any]) -> str:
+    if not document["estimated"]:
+        return str(document["legal"])
+    if document["error"] is None:
+        return f"none found in a sample; not counted, that takes more than {COUNT_S:g} s"
+    return (
+        f"about {document['legal']:.4g} (estimated, ±{200 * document['error']:.2g} %; "
+        f"counting takes more than {COUNT_S:g} s)"
+    )
 
 
 def _plain(reason: str) -> str:

@@ -17,7 +17,13 @@ from tfsearch.core import keys
 from tfsearch.core.errors import RequestError
 
 SCHEDULE_SCHEMA = 1
-VERIFIER_VERSION = 1
+VERIFIER_VERSION = 2
+"""What a measured kernel had to pass, before it was compiled and when it ran. It is part of a
+measurement's identity: records of another version are kept and never served. Raise it with the rules
+of ``tfsearch.prove`` and with what verification on the machine catches;
+``tests/prove/test_version.py`` keeps what each version refuses. (Proofs of recipe shapes need no
+version: they are remembered under a digest of the prover's code.)
+"""
 NUMPY_ALIGNMENT = 16
 """Bytes that NumPy's own allocator guarantees: the default alignment class of a workload."""
 

@@ -12,6 +12,7 @@ from tfsearch.db.records import (
     BestQuery,
     GcReport,
     Lease,
+    ModelRecord,
     Nearest,
     Problem,
     ProofRecord,
@@ -22,6 +23,7 @@ from tfsearch.db.records import (
     StoredFinal,
     StoredTrial,
     StoreStats,
+    Timing,
 )
 
 if TYPE_CHECKING:
@@ -49,6 +51,7 @@ __all__ = [
     "Counts",
     "GcReport",
     "Lease",
+    "ModelRecord",
     "Nearest",
     "Problem",
     "ProofRecord",
@@ -61,6 +64,7 @@ __all__ = [
     "StoreStats",
     "StoredFinal",
     "StoredTrial",
+    "Timing",
     "check_files",
     "export_records",
     "import_file",

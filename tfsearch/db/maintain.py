@@ -13,7 +13,7 @@ from sqlalchemy import Connection, Table, exc, func, select
 from tfsearch.core.errors import TfsearchError
 from tfsearch.core.launch import LaunchSpec
 from tfsearch.core.records import ToolchainRecord
-from tfsearch.db import codec, schema
+from tfsearch.db import codec, learning, schema
 from tfsearch.db import select as statements
 from tfsearch.db.artifacts import ArtifactStore
 from tfsearch.db.engine import Database
@@ -79,6 +79,10 @@ def verify(database: Database, artifacts: ArtifactStore | None) -> list[Problem]
             problems.extend(_key_problems(connection))
             problems.extend(_trial_problems(connection))
             problems.extend(_final_problems(connection))
+            problems.extend(
+                Problem("verify.model", name, message)
+                for name, message in learning.damaged_models(connection)
+            )
             if artifacts is not None:
                 problems.extend(_artifact_problems(connection, artifacts))
         except exc.DatabaseError as error:

@@ -14,6 +14,7 @@ from tfsearch.core.records import (
     Final,
     JsonObject,
     Refusal,
+    ScheduleRecord,
     ToolchainRecord,
     Trial,
     WorkloadRecord,
@@ -167,6 +168,37 @@ class ProofRecord:
     prover: str
     ok: bool
     refusals: tuple[Refusal, ...] = ()
+
+
+@dataclass(frozen=True)
+class Timing:
+    """The time of a verified candidate, with what makes it comparable with others.
+
+    ``environment`` and ``device`` are keys, ``protocol`` and ``generator`` as in its trial;
+    ``censored`` when it was timed only until it had lost.
+    """
+
+    workload: str
+    environment: str
+    device: str
+    protocol: str
+    generator: str
+    schedule: ScheduleRecord
+    median_us: float
+    censored: bool
+
+
+@dataclass(frozen=True)
+class ModelRecord:
+    """A learned model: the fields it is valid for (plain JSON without floats), and the model."""
+
+    fields: Mapping[str, Any]
+    document: Mapping[str, Any]
+
+    @property
+    def key(self) -> str:
+        """Digest of the fields."""
+        return keys.digest("model", self.fields)
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ from tfsearch.core.records import (
     Trial,
     WorkloadRecord,
 )
-from tfsearch.db import codec, leases, maintain, recording, schema, writing
+from tfsearch.db import codec, learning, leases, maintain, recording, schema, writing
 from tfsearch.db import select as statements
 from tfsearch.db.artifacts import ArtifactStore
 from tfsearch.db.engine import Database
@@ -29,6 +29,7 @@ from tfsearch.db.records import (
     BestQuery,
     GcReport,
     Lease,
+    ModelRecord,
     Nearest,
     Problem,
     ProofRecord,
@@ -39,6 +40,7 @@ from tfsearch.db.records import (
     StoredFinal,
     StoredTrial,
     StoreStats,
+    Timing,
 )
 from tfsearch.db.schema import sessions, trials, workloads
 
@@ -384,6 +386,27 @@ class Store:
         return self._database.write(
             lambda connection: leases.tend(connection, holder, hold=hold, want=want, free=free)
         )
+
+    # Learned models
+
+    def timings(self, target: str, *, most: int) -> list[Timing]:
+        """The latest ``most`` verified times of a target, in the order of their recording."""
+        return self._database.read(lambda connection: learning.timings(connection, target, most))
+
+    def put_model(self, record: ModelRecord) -> None:
+        """Keep a learned model; a later one for the same fields replaces it."""
+        self._database.write(lambda connection: learning.put_model(connection, record))
+
+    def model(self, key: str) -> ModelRecord | None:
+        """The learned model for the fields of this digest.
+
+        ``NotRecordedError`` (``model.damaged``) when it is not what was written.
+        """
+        return self._database.read(lambda connection: learning.model(connection, key))
+
+    def models(self) -> list[ModelRecord]:
+        """All learned models that can be read; :meth:`verify` names the others."""
+        return self._database.read(learning.models)
 
     # Maintenance
 

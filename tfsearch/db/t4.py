@@ -1,8 +1,4 @@
-"""Trials as T4 results, the JSON that auto-tuning frameworks exchange (schema 1.0.0).
-
-The schema says ``compilation_time``; published data and Kernel Tuner say ``compilation``, which is
-followed. Times are milliseconds.
-"""
+"""Trials as T4 results; :mod:`tfsearch.space.file.t4` reads them and says what they are."""
 
 from __future__ import annotations
 
@@ -12,10 +8,10 @@ from typing import Any
 
 from tfsearch.core.records import ParamValue, Status, Trial
 from tfsearch.db.records import StoredTrial
+from tfsearch.space.file.t4 import CORRECT, OBJECTIVE, SCHEMA_VERSION
 
-SCHEMA_VERSION = "1.0.0"
 _INVALIDITY = {
-    Status.OK: "correct",
+    Status.OK: CORRECT,
     Status.REFUSED: "constraints",
     Status.COMPILE_ERROR: "compile",
     Status.COMPILE_CRASH: "compile",
@@ -69,12 +65,12 @@ def _result(trial: Trial, several: bool) -> dict[str, Any]:
         "correctness": int(trial.status is Status.OK),
         "measurements": [
             {
-                "name": "time",
+                "name": OBJECTIVE,
                 "value": stand_in if measurement is None else measurement.median_us / 1e3,
                 "unit": "ms",
             }
         ],
-        "objectives": ["time"],
+        "objectives": [OBJECTIVE],
     }
 
 

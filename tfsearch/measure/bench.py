@@ -23,21 +23,19 @@ from tfsearch.measure.buffers import span_elements
 from tfsearch.measure.host import timed_rounds
 from tfsearch.measure.inputs import Pass
 from tfsearch.measure.job import Limits, MeasureJob, Protocol
+from tfsearch.measure.machine import preemptions
 from tfsearch.measure.numerics import (
     Case,
     Finding,
-    Verdict,
-    Verifier,
     check_outputs,
-    float_finding,
     inout_names,
     read_outputs,
-    surroundings,
     write_inputs,
     write_poison,
 )
 from tfsearch.measure.protocols import Arguments, Loaded, Placing, Runner, bind_timed
 from tfsearch.measure.statistics import is_slow
+from tfsearch.measure.verifier import KEPT, LATE, Verdict, Verifier, checked, comes_late
 
 Floats = NDArray[np.float64]
 Report = Callable[[str], None]
@@ -206,11 +204,15 @@ class Contestant:
 
 @dataclass(frozen=True)
 class Group:
-    """Samples [rounds, contestants] in µs a call (NaN where one sat out), probes around them."""
+    """Samples [rounds, contestants] in µs a call (NaN where one sat out), probes around them.
+
+    ``disturbed``: the timing thread had to give up its processor meanwhile.
+    """
 
     times_us: Floats
     before: Mapping[str, float]
     after: Mapping[str, float]
+    disturbed: bool = False
 
 
 class Bench:
@@ -245,13 +247,20 @@ class Bench:
         self._batch_ns = [protocol.sample_us * 1000.0] * len(self.contestants)
 
     def content(self, index: int) -> Case:
-        """Contents ``index``: normal inputs, the constant ones the same in all contents."""
+        """Contents ``index``: normal inputs, the constant ones the same in all contents.
+
+        The last contents are those before with two elements of each input exchanged: who looks at
+        part of the inputs only does not tell them apart.
+        """
         number = index % self._contents
+        exchanged = number == self._contents - 1
+        number -= exchanged
         if number == 0:
-            return self.verifier.case(Pass.NORMAL, self._first_seed)
+            return self.verifier.case(Pass.NORMAL, self._first_seed, exchanged=exchanged)
         constant = self.verifier.oracle.constant_inputs
         seed = self._first_seed + number * _CONTENT_STEP
-        return self.verifier.case(Pass.NORMAL, seed, self._first_seed if constant else None)
+        kept = self._first_seed if constant else None
+        return self.verifier.case(Pass.NORMAL, seed, kept, exchanged=exchanged)
 
     def bind(self) -> None:
         """Bind every argument set of every contestant, and make all contents and references."""
@@ -286,12 +295,14 @@ class Bench:
             # The first calls after the refresh find other cache contents; not a sample.
             self._run(active, 1)
         before = self.watch.settle(self.limits.budget_s * 0.05)
+        lost = preemptions()
         spent = self._run(active, rounds)
+        disturbed = preemptions() > lost
         after = self.watch.take()
         times = np.full((rounds, len(self.contestants)), np.nan)
         for column, k in enumerate(active):
             times[:, k] = spent[:, column] / (1000.0 * self.contestants[k].batch)
-        return Group(times, before, after)
+        return Group(times, before, after, disturbed)
 
     def refresh(self, active: Sequence[int]) -> None:
         """Other contents into every set, poison into every output."""
@@ -312,16 +323,41 @@ class Bench:
             if inout_names(contestant.loaded):
                 write_poison(contestant.loaded, arguments, case, self.groups % 2)
                 contestant.loaded.call(arguments)
-            finding = float_finding()
-            if not finding.message:
-                finding = surroundings(contestant.loaded, arguments, case)
-            if not finding.message:
-                outputs = read_outputs(arguments, case)
-                finding = check_outputs(outputs, case, self.groups % 2)
+            variant = self.groups % 2
+            finding, outputs = checked(contestant.loaded, arguments, case, variant)
             worst = max(worst, finding.max_error)
             if finding.message:
-                return Finding(worst, f"after timing: {finding.message}", finding.code)
+                found = self._named(contestant, arguments, s, outputs, finding)
+                return Finding(worst, f"after timing: {found.message}", found.code)
         return Finding(worst)
+
+    def _named(
+        self,
+        contestant: Contestant,
+        arguments: Arguments,
+        at: int,
+        outputs: Mapping[str, Any],
+        finding: Finding,
+    ) -> Finding:
+        """What a kernel does that was right when it was verified, as far as it can be told."""
+        if finding.code not in ("verify.wrong", "verify.unwritten"):
+            return finding
+        variant, worst, text = self.groups % 2, finding.max_error, finding.message
+        case = self.content(at + self.groups)
+        if comes_late(arguments, case, variant):
+            return Finding(worst, f"its outputs are written after it has returned: {text}", LATE)
+        for index in range(self._contents):
+            other = self.content(index)
+            if other is not case and not check_outputs(outputs, other, variant).message:
+                text = f"its results are those of inputs of an earlier call: {text}"
+                return Finding(worst, text, KEPT)
+        write_poison(contestant.loaded, arguments, case, variant)
+        contestant.loaded.call(arguments)
+        if check_outputs(read_outputs(arguments, case), case, variant).message:
+            text = f"right in its first calls and wrong in later ones: {text}"
+            return Finding(worst, text, "verify.later-calls")
+        text = f"right when it is called alone and wrong in a row of calls: {text}"
+        return Finding(worst, text, "verify.skipped")
 
     def _warm_up(self, index: int, spent: float) -> None:
         limit = min(WARM_LIMIT_S, self.limits.budget_s * WARM_SHARE)

@@ -7,7 +7,11 @@ on, and surrounded by bytes that no correct kernel writes.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import contextlib
+import ctypes
+import mmap
+import os
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
@@ -20,6 +24,8 @@ from tfsearch.ir.dtypes import DType
 
 GUARD_BYTES = 4096
 GUARD_PATTERN = 0xC3
+PAGE = mmap.PAGESIZE
+_PROT_READ, _PROT_WRITE = 1, 2  # <sys/mman.h>
 
 Array = NDArray[Any]
 
@@ -90,20 +96,22 @@ class GuardedBuffer:
     """Memory of one argument between two guard bands.
 
     The address is a multiple of ``alignment`` and of no higher power of two, so that a kernel
-    which relies on more than was promised is found out here rather than at a user's call.
+    which relies on more than was promised is found out here rather than at a user's call. With
+    ``aligned`` it is the first of a page, as a user's large array may be.
     """
 
-    def __init__(self, spec: ArgumentSpec) -> None:
+    def __init__(self, spec: ArgumentSpec, *, aligned: bool = False) -> None:
         self.spec = spec
         self.dtype = DType(spec.dtype).numpy
         self._bytes = span_elements(spec.shape, spec.strides) * self.dtype.itemsize
-        alignment = max(spec.alignment, self.dtype.itemsize)
+        alignment = max(spec.alignment, self.dtype.itemsize, PAGE if aligned else 0)
         space = self._bytes + 2 * GUARD_BYTES + 2 * alignment
         # Prepared arguments lie where a call's own memory would; others where users' arrays do.
         kept = spec.io == "prepared"
         raw = aligned_bytes(space, GUARD_BYTES) if kept else np.empty(space, dtype=np.uint8)
         start = (raw.ctypes.data + GUARD_BYTES) % (2 * alignment)
-        offset = GUARD_BYTES + (alignment - start) % (2 * alignment)
+        wanted = 0 if aligned else alignment
+        offset = GUARD_BYTES + (wanted - start) % (2 * alignment)
         self._offset = offset
         self._raw = raw
         self._dense = self._bytes == int(np.prod(spec.shape)) * self.dtype.itemsize
@@ -114,6 +122,19 @@ class GuardedBuffer:
     def address(self) -> int:
         """Address of the first element."""
         return int(self._raw.ctypes.data) + self._offset
+
+    @property
+    def dense(self) -> bool:
+        """Whether the elements lie one behind the other, without gaps."""
+        return self._dense
+
+    @property
+    def pages(self) -> tuple[int, int]:
+        """Start and size of the pages that hold elements and nothing of anybody else."""
+        raw = int(self._raw.ctypes.data)
+        first = max(self.address // PAGE * PAGE, -(-raw // PAGE) * PAGE)
+        last = min(-(-(self.address + self._bytes) // PAGE), (raw + self._raw.nbytes) // PAGE)
+        return first, max(0, last * PAGE - first)
 
     def damage(self) -> str:
         """What was written outside of the elements, in one line; empty when nothing was."""
@@ -150,15 +171,19 @@ class HostArguments:
 
     ``arrays`` are views with the layouts of the launch specification, ``address(name)`` what to
     hand to a C function. Arguments that are neither inputs nor outputs (``prepared``) are
-    allocated too; running the prepare entries is the loader's business.
+    allocated too; running the prepare entries is the loader's business. ``aligned``: see
+    :class:`GuardedBuffer`.
     """
 
-    def __init__(self, launch: LaunchSpec, inputs: Mapping[str, Array]) -> None:
+    def __init__(
+        self, launch: LaunchSpec, inputs: Mapping[str, Array], *, aligned: bool = False
+    ) -> None:
         specs: dict[str, ArgumentSpec] = {}
         for entry in (launch.main, *launch.prepares):
             for spec in entry.arguments:
                 specs.setdefault(spec.name, spec)
-        self.buffers = {name: GuardedBuffer(spec) for name, spec in specs.items()}
+        self.buffers = {n: GuardedBuffer(spec, aligned=aligned) for n, spec in specs.items()}
+        self._read = [a.name for a in launch.main.arguments if a.io == "in"]
         self.arrays = {name: buffer.array for name, buffer in self.buffers.items()}
         for name, spec in specs.items():
             if spec.io in ("in", "inout"):
@@ -187,6 +212,28 @@ class HostArguments:
         unsigned = _UNSIGNED[target.dtype.itemsize]
         target.view(unsigned)[...] = value.view(unsigned)
 
+    @contextlib.contextmanager
+    def sealed(self) -> Iterator[None]:
+        """See :class:`tfsearch.measure.protocols.Sealing`."""
+        places = [self.buffers[name].pages for name in self._read]
+        try:
+            for start, size in places:
+                _protect(start, size, _PROT_READ)
+            yield
+        finally:
+            for start, size in places:
+                _protect(start, size, _PROT_READ | _PROT_WRITE)
+
     def damage(self) -> Sequence[str]:
         """See :class:`Guarded`."""
         return [line for buffer in self.buffers.values() if (line := buffer.damage())]
+
+
+def _protect(start: int, size: int, how: int) -> None:
+    """Set what may be done with whole pages; ``OSError`` where the system refuses."""
+    if not size:
+        return
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.mprotect(ctypes.c_void_p(start), ctypes.c_size_t(size), how):
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number))

@@ -2,6 +2,8 @@
 
 REFERENCE = "reference"
 """The phase in which the oracle works."""
+READ_ONLY = "read-only"
+"""The phase in which a write to an input ends the process."""
 BACK = ""
 """Told to a report: the phase before goes on."""
 REFERENCE_S = 600.0

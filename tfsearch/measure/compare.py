@@ -32,10 +32,12 @@ from tfsearch.measure.job import (
     Standing,
     protocol,
 )
+from tfsearch.measure.machine import shared, usage
 from tfsearch.measure.protocols import Loaded, Runner, device_conditions
 from tfsearch.measure.run import (
     EARLY_CHECKS,
     device_record,
+    disturbed_samples,
     interval_pair,
     machine_conditions,
     mode_conditions,
@@ -293,10 +295,11 @@ def _compare(
         with phase("bind", report):
             bench.bind()
         with phase("time", report):
-            before = device_conditions(runner)
+            before, then = device_conditions(runner), usage()
             bench.calibrate()
             state.run()
-            device = device_record(before, device_conditions(runner))
+            around = shared(then, usage())
+            device = {**device_record(before, device_conditions(runner)), **around}
     except Fault as fault:
         outcomes.update({index: _failed(fault) for index in columns})
         return _comparison(job, names, outcomes, {}, None, False, {})
@@ -359,6 +362,7 @@ def _outcome(job: MeasureJob, state: _Round, column: int) -> MeasureOutcome:
         protocol(job.protocol).key,
         conditions={
             **mode_conditions(samples[present], own),
+            "disturbed": disturbed_samples(state.groups, split, present),
             "batch": contestant.batch,
         },
     )

@@ -52,6 +52,30 @@ def make_inputs(
     return out
 
 
+EXCHANGE_TRIES = 16
+
+
+def exchange(arrays: Mapping[str, Array], keep: Sequence[str], seed: int) -> None:
+    """Let two unequal elements of each array that is not in ``keep`` change places, in the array.
+
+    Arrays that have no two unequal elements stay as they are.
+    """
+    for index, (name, array) in enumerate(arrays.items()):
+        if name in keep or array.size < 2:
+            continue
+        generator = np.random.Generator(np.random.SFC64([seed & (2**63 - 1), index, 7]))
+        for _ in range(EXCHANGE_TRIES):
+            p, q = (
+                np.unravel_index(int(i), array.shape)
+                for i in generator.integers(array.size, size=2)
+            )
+            if array[p].tobytes() != array[q].tobytes():
+                kept = array[p].copy()
+                array[p] = array[q]
+                array[q] = kept
+                break
+
+
 _TAG = {Pass.INTEGERS: 1, Pass.NORMAL: 2, Pass.RANGE: 3}
 
 

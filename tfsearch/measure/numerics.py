@@ -1,36 +1,31 @@
-"""Is what a kernel computes right? Three passes, every element, poison and guard bands.
+"""Is what a kernel computes right? Bounds of every element, poison and guard bands.
 
 Pass A takes small integers whose partial sums are exact: the output must be the correctly
 rounded result, so a single missing or doubled element shows. Pass B takes normal inputs and
 pass C large offsets and a wide range of exponents: every element must lie within bounds that
-the program itself gives. Each pass runs twice over differently poisoned outputs; the bits must
-be the same, the inputs unchanged and nothing written outside of the buffers.
+the program itself gives. What runs the passes is :mod:`tfsearch.measure.verifier`.
 """
 
 from __future__ import annotations
 
 import sys
-import time
-from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tfsearch.core.records import Status, Verification
 from tfsearch.ir.dtypes import DType
 from tfsearch.ir.hir.rounding import round_values
 from tfsearch.measure.buffers import Guarded, bits, poison, poison_bits
-from tfsearch.measure.clock import BACK, REFERENCE
 from tfsearch.measure.inputs import Pass
 from tfsearch.measure.protocols import Arguments, Filling, Loaded
 
 Array = NDArray[Any]
 
 _CHUNK = 1 << 20
-_LARGEST = sys.float_info.max
+LARGEST = sys.float_info.max
 
 
 @dataclass(frozen=True)
@@ -85,10 +80,18 @@ class Oracle(Protocol):
         """Inputs whose contents stay the same from call to call."""
         ...
 
-    def case(self, which: Pass, seed: int, constant_seed: int | None = None) -> Case:
+    def case(
+        self,
+        which: Pass,
+        seed: int,
+        constant_seed: int | None = None,
+        *,
+        exchanged: bool = False,
+    ) -> Case:
         """Inputs of a pass and what they must give; equal arguments give equal cases.
 
-        With ``constant_seed`` the constant inputs are those of that seed.
+        With ``constant_seed`` the constant inputs are those of that seed. With ``exchanged`` two
+        unequal elements of every other input have changed places.
         """
         ...
 
@@ -100,105 +103,6 @@ class Finding:
     max_error: float
     message: str = ""
     code: str = ""
-
-
-@dataclass(frozen=True)
-class Verdict:
-    """Outcome of verifying a kernel. ``call_s``: the fastest of its calls, in seconds.
-
-    ``guarded``: writes outside of the buffers would have been seen.
-    """
-
-    status: Status
-    code: str
-    verification: Verification
-    call_s: float
-    guarded: bool
-
-
-def _nobody(phase: str) -> None:
-    del phase
-
-
-class Verifier:
-    """Verifies kernels of one workload; keeps references between candidates.
-
-    ``memory_bytes`` bounds the kept cases (the one in use stays in any case). ``report`` is told
-    ``REFERENCE`` when the oracle begins to make a case and ``BACK`` when it has.
-    """
-
-    def __init__(self, oracle: Oracle, *, memory_bytes: int = 1 << 30) -> None:
-        self.oracle = oracle
-        self.report: Callable[[str], None] = _nobody
-        self._memory = memory_bytes
-        self._cases: OrderedDict[tuple[Pass, int, int | None], Case] = OrderedDict()
-
-    def case(self, which: Pass, seed: int, constant_seed: int | None = None) -> Case:
-        """The oracle's case, from the cache when it is there."""
-        key = (which, seed, constant_seed)
-        found = self._cases.pop(key, None)
-        if found is None:
-            # The reference's time is not the candidate's: whoever watches the clock is told.
-            self.report(REFERENCE)
-            found = self.oracle.case(which, seed, constant_seed)
-            self.report(BACK)
-        self._cases[key] = found
-        while len(self._cases) > 1 and self.kept_bytes > self._memory:
-            self._cases.popitem(last=False)
-        return found
-
-    @property
-    def kept_bytes(self) -> int:
-        """Memory of the kept cases."""
-        return sum(case.nbytes for case in self._cases.values())
-
-    def verify(self, loaded: Loaded, seed: int) -> Verdict:
-        """Run the three passes. Errors that a call raises are the caller's to classify."""
-        passes: dict[str, float] = {}
-        calls: list[float] = []
-        arguments: Arguments | None = None
-        guarded = False
-        for which in Pass:
-            case = self.case(which, seed)
-            if arguments is None or self.oracle.constant_inputs or loaded.launch.prepares:
-                arguments = loaded.bind(case.inputs)
-            else:
-                # The same addresses with other contents: results kept by pointer are stale.
-                write_inputs(arguments, case)
-            guarded = isinstance(arguments, Guarded)
-            status, finding = self._run_twice(loaded, arguments, case, calls)
-            passes[which.value] = finding.max_error
-            if finding.message:
-                message = f"pass {which.value}: {finding.message}"
-                verification = Verification(False, max(passes.values()), passes, message)
-                return Verdict(status, finding.code, verification, min(calls), guarded)
-        verification = Verification(True, max(passes.values()), passes)
-        return Verdict(Status.OK, "", verification, min(calls), guarded)
-
-    def _run_twice(
-        self, loaded: Loaded, arguments: Arguments, case: Case, calls: list[float]
-    ) -> tuple[Status, Finding]:
-        runs: list[dict[str, Array]] = []
-        worst = 0.0
-        for variant in (0, 1):
-            write_poison(loaded, arguments, case, variant)
-            start = time.perf_counter()
-            loaded.call(arguments)
-            calls.append(time.perf_counter() - start)
-            outputs = read_outputs(arguments, case)
-            finding = float_finding()
-            if not finding.message:
-                finding = surroundings(loaded, arguments, case)
-            if not finding.message:
-                finding = check_outputs(outputs, case, variant)
-            worst = max(worst, finding.max_error)
-            if finding.message:
-                return Status.WRONG, Finding(worst, finding.message, finding.code)
-            runs.append(outputs)
-        finding = _same_bits(runs[0], runs[1]) if self.oracle.reproducible else Finding(0.0)
-        if finding.message:
-            return Status.NONDETERMINISTIC, Finding(worst, finding.message, finding.code)
-        return Status.OK, Finding(worst)
 
 
 def float_finding() -> Finding:
@@ -253,7 +157,7 @@ def surroundings(loaded: Loaded, arguments: Arguments, case: Case) -> Finding:
     if isinstance(arguments, Guarded):
         damage = arguments.damage()
         if damage:
-            return Finding(_LARGEST, "; ".join(damage), "verify.out-of-bounds")
+            return Finding(LARGEST, "; ".join(damage), "verify.out-of-bounds")
     shared = inout_names(loaded)
     for name, value in case.inputs.items():
         if name in shared:
@@ -263,7 +167,7 @@ def surroundings(loaded: Loaded, arguments: Arguments, case: Case) -> Finding:
         if changed.size:
             place = _place(changed[0], value.shape)
             message = f"input {name} changed at {place}, {changed.size} of {value.size} elements"
-            return Finding(_LARGEST, message, "verify.input-changed")
+            return Finding(LARGEST, message, "verify.input-changed")
     return Finding(0.0)
 
 
@@ -281,7 +185,7 @@ def check_outputs(outputs: Mapping[str, Array], case: Case, variant: int = 0) ->
 def _check_output(name: str, got: Array, expected: Expected, variant: int) -> Finding:
     if got.shape != expected.ref.shape:
         message = f"output {name} has shape {list(got.shape)}, not {list(expected.ref.shape)}"
-        return Finding(_LARGEST, message, "verify.shape")
+        return Finding(LARGEST, message, "verify.shape")
     flat = got.reshape(-1)
     ref, lo, hi = (a.reshape(-1) for a in (expected.ref, expected.lo, expected.hi))
     worst, wrong, first = 0.0, 0, -1
@@ -295,7 +199,7 @@ def _check_output(name: str, got: Array, expected: Expected, variant: int) -> Fi
             first = start + int(np.argmax(bad))
         wrong += count
         worst = max(worst, float(error.max(initial=0.0)))
-    worst = min(worst, _LARGEST)
+    worst = min(worst, LARGEST)
     if not wrong:
         return Finding(worst)
     allowed = "exactly that" if expected.exact else f"{lo[first]:.9g} to {hi[first]:.9g}"
@@ -349,7 +253,7 @@ def _odd_right(value: Array, ref: Array, lo: Array, hi: Array, kind: DType) -> N
     return right
 
 
-def _same_bits(first: Mapping[str, Array], second: Mapping[str, Array]) -> Finding:
+def same_bits(first: Mapping[str, Array], second: Mapping[str, Array]) -> Finding:
     for name, a in first.items():
         different = np.flatnonzero(bits(a) != bits(second[name]))
         if different.size:

@@ -17,6 +17,7 @@ from tfsearch.measure.inputs import (
     LARGEST_INTEGER,
     Array,
     Pass,
+    exchange,
     make_inputs,
     pass_a_limit,
     signature,
@@ -53,7 +54,14 @@ class HirOracle:
         kinds = [*(item.type for item in self.program.inputs), *self.program.output_types]
         self._place = placement(sum(kind.bytes for kind in kinds))
 
-    def case(self, which: Pass, seed: int, constant_seed: int | None = None) -> Case:
+    def case(
+        self,
+        which: Pass,
+        seed: int,
+        constant_seed: int | None = None,
+        *,
+        exchanged: bool = False,
+    ) -> Case:
         """See :class:`tfsearch.measure.numerics.Oracle`.
 
         Inputs of pass C, and integers of any pass, are scaled down until no value that the
@@ -62,16 +70,16 @@ class HirOracle:
         exact_limit = exact_integer_limit(self.program) if which is Pass.INTEGERS else 0
         if exact_limit:
             limit = pass_a_limit(self.program, exact_limit)
-            inputs = self._inputs(which, seed, constant_seed, limit, 1.0)
+            inputs = self._inputs(which, seed, constant_seed, limit, 1.0, exchanged)
             return Case(inputs, self._exact(inputs))
         for scale in _SCALES:
-            case = self._scaled(which, seed, constant_seed, scale)
+            case = self._scaled(which, seed, constant_seed, scale, exchanged)
             if case is not None and (which is not Pass.RANGE or self._has_room(case)):
                 return case
         # Constants of the program may make an output infinite or NaN whatever the inputs are.
-        least = self._scaled(which, seed, constant_seed, _SCALES[-1])
+        least = self._scaled(which, seed, constant_seed, _SCALES[-1], exchanged)
         for scale in _SCALES if least is not None else ():
-            case = self._scaled(which, seed, constant_seed, scale)
+            case = self._scaled(which, seed, constant_seed, scale, exchanged)
             if case is not None and self._has_room(case, least):
                 return case
         raise RequestError(
@@ -81,20 +89,28 @@ class HirOracle:
         )
 
     def _scaled(
-        self, which: Pass, seed: int, constant_seed: int | None, scale: float
+        self, which: Pass, seed: int, constant_seed: int | None, scale: float, exchanged: bool
     ) -> Case | None:
         limit = max(1, int(pass_a_limit(self.program, LARGEST_INTEGER) * scale))
-        inputs = self._inputs(which, seed, constant_seed, limit, scale)
+        inputs = self._inputs(which, seed, constant_seed, limit, scale, exchanged)
         expected = self._bounded(inputs)
         return None if expected is None else Case(inputs, expected)
 
     def _inputs(
-        self, which: Pass, seed: int, constant_seed: int | None, limit: int, scale: float
+        self,
+        which: Pass,
+        seed: int,
+        constant_seed: int | None,
+        limit: int,
+        scale: float,
+        exchanged: bool,
     ) -> dict[str, Array]:
         inputs = make_inputs(self.program, which, seed, limit=limit, scale=scale)
         if constant_seed is not None and constant_seed != seed:
             kept = make_inputs(self.program, which, constant_seed, limit=limit, scale=scale)
             inputs.update({name: kept[name] for name in self.constant_inputs})
+        if exchanged:
+            exchange(inputs, self.constant_inputs, seed)
         if self._place is None:
             return inputs
         return {name: self._place(array) for name, array in inputs.items()}

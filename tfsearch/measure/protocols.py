@@ -8,6 +8,7 @@ to be pickled.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
@@ -156,6 +157,82 @@ class TimedBinding(Protocol):
         Verification uses the least alignment that the kernel may rely on.
         """
         ...
+
+
+@runtime_checkable
+class AlignedBinding(Protocol):
+    """A loaded artifact that binds memory as aligned as any that it may meet."""
+
+    def bind_aligned(self, inputs: Mapping[str, Array]) -> Arguments:
+        """As :meth:`Loaded.bind`, at addresses that are multiples of a page."""
+        ...
+
+
+@runtime_checkable
+class Sealing(Protocol):
+    """Arguments whose inputs can be made read-only."""
+
+    def sealed(self) -> AbstractContextManager[None]:
+        """While it lasts, a write to an argument that is only read ends the process."""
+        ...
+
+
+@runtime_checkable
+class Soiling(Protocol):
+    """A loaded artifact that can be called with known contents in memory that it did not write."""
+
+    def call_soiled(self, arguments: Arguments, fill: int) -> None:
+        """One call; its stack and what it allocates hold bytes of ``fill`` when it begins."""
+        ...
+
+
+@dataclass(frozen=True)
+class Audit:
+    """What calls with changing inputs showed.
+
+    ``ns``: nanoseconds of the ``counted`` calls, which are all but the last one of each set;
+    ``exchanged``: how many of those had contents that were not seen before. ``unwritten``: a call
+    left poison in an output, after which there was no further one; ``late``: that was written
+    shortly after the return. ``calls``: all calls.
+    """
+
+    ns: int
+    counted: int
+    exchanged: int
+    unwritten: bool
+    late: bool
+    calls: int
+
+
+@runtime_checkable
+class Auditing(Protocol):
+    """A runner that can exchange elements of inputs between calls."""
+
+    def audit(
+        self,
+        kernel: Loaded,
+        arguments: Sequence[Arguments],
+        calls: int,
+        *,
+        exchange: bool,
+        keep: Sequence[str],
+        seed: int,
+    ) -> Audit:
+        """``calls`` calls (two at least) on each argument set in turn.
+
+        Before a call two unequal elements of an input that is not in ``keep`` are exchanged, and a
+        few elements of an output are poisoned. The exchange is undone before the set's next call,
+        and there is none at its last one. Without ``exchange`` the same work is done and the
+        contents stay as they are.
+        """
+        ...
+
+
+def bind_aligned(loaded: Loaded, inputs: Mapping[str, Array]) -> Arguments:
+    """Arguments at other, more aligned addresses than :meth:`Loaded.bind` gives."""
+    if isinstance(loaded, AlignedBinding):
+        return loaded.bind_aligned(inputs)
+    return bind_timed(loaded, inputs)
 
 
 def bind_timed(loaded: Loaded, inputs: Mapping[str, Array]) -> Arguments:

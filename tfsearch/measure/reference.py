@@ -33,7 +33,7 @@ from tfsearch.ir.hir.budgets import LAMBDA, floor_of
 from tfsearch.ir.hir.load import brief_error, function_in_file
 from tfsearch.ir.hir.rounding import integer_range, largest_finite, round_values
 from tfsearch.ir.hir.types import TensorType
-from tfsearch.measure.inputs import LARGEST_INTEGER, Pass, random_values
+from tfsearch.measure.inputs import LARGEST_INTEGER, Pass, exchange, random_values
 from tfsearch.measure.numerics import Case, Expected
 
 Array = NDArray[Any]
@@ -109,15 +109,22 @@ class KernelOracle:
             raise RequestError("kernel.reference", f"{file} changed while its kernel was tuned")
         self.function = function_in_file(file, name).fn
 
-    def case(self, which: Pass, seed: int, constant_seed: int | None = None) -> Case:
+    def case(
+        self,
+        which: Pass,
+        seed: int,
+        constant_seed: int | None = None,
+        *,
+        exchanged: bool = False,
+    ) -> Case:
         """See :class:`tfsearch.measure.numerics.Oracle`."""
         del constant_seed
         if which is Pass.INTEGERS and self.exact is not False:
-            found = self._exact(seed)
+            found = self._exact(seed, exchanged)
             if found is not None:
                 return found
         for scale in _SCALES:
-            inputs = self._contents(which, seed, LARGEST_INTEGER, scale)
+            inputs = self._contents(which, seed, LARGEST_INTEGER, scale, exchanged)
             expected = self._bounded(inputs, seed, which)
             if self._fits(expected, roomy=which is Pass.RANGE) or not self._scalable:
                 return Case(inputs, expected)
@@ -131,15 +138,19 @@ class KernelOracle:
     def _scalable(self) -> bool:
         return any(slot.free for slot in self.inputs)
 
-    def _contents(self, which: Pass, seed: int, limit: int, scale: float) -> dict[str, Array]:
+    def _contents(
+        self, which: Pass, seed: int, limit: int, scale: float, exchanged: bool
+    ) -> dict[str, Array]:
         out: dict[str, Array] = {}
         for index, slot in enumerate(self.inputs):
             place = [seed & (2**63 - 1), index, _TAG[which]]
             generator = np.random.Generator(np.random.SFC64(place))
             out[slot.name] = slot.values(which, generator, limit, scale)
+        if exchanged:
+            exchange(out, self.constant_inputs, seed)
         return out
 
-    def _exact(self, seed: int) -> Case | None:
+    def _exact(self, seed: int, exchanged: bool) -> Case | None:
         """Small integers whose results are exact; None when they are not.
 
         Results are taken to be exact when those of the inputs and of their magnitudes are whole
@@ -147,7 +158,7 @@ class KernelOracle:
         """
         widest = min([LARGEST_INTEGER, *(_NARROW.get(s.dtype, 8) for s in self.outputs)])
         for limit in dict.fromkeys((widest, 2, 1)):
-            inputs = self._contents(Pass.INTEGERS, seed, limit, 1.0)
+            inputs = self._contents(Pass.INTEGERS, seed, limit, 1.0, exchanged)
             wide = self._widened(inputs)
             refs = self._call(wide)
             sizes = self._call({name: np.abs(value) for name, value in wide.items()})

@@ -13,6 +13,7 @@ import numpy as np
 
 from tfsearch.core import keys
 from tfsearch.core.records import Measurement, Status
+from tfsearch.measure.audit import require_honest
 from tfsearch.measure.bench import (
     Bench,
     Contestant,
@@ -25,6 +26,7 @@ from tfsearch.measure.bench import (
     phase,
 )
 from tfsearch.measure.job import MeasureJob, MeasureOutcome, protocol
+from tfsearch.measure.machine import shared, usage
 from tfsearch.measure.protocols import Loaded, Runner, device_conditions
 from tfsearch.measure.statistics import (
     Interval,
@@ -142,16 +144,20 @@ def _measure(
     with phase("bind", report):
         bench.bind()
     with phase("time", report):
-        before = device_conditions(runner)
+        before, then = device_conditions(runner), usage()
         deadline = time.monotonic() + job.limits.budget_s
         bench.calibrate()
         groups, stopped = _take_groups(job, bench, watch, deadline, report)
+        around = shared(then, usage())
         device = device_record(before, device_conditions(runner))
     require_right(bench, 0, report)
-    measurement = _measurement(job, bench, watch, groups, stopped, device)
+    measurement = _measurement(job, bench, watch, groups, stopped, {**device, **around})
     with phase("time", report):
         require_plausible(measurement.median_us, job.lower_bound_us)
-    return measurement
+    audit = require_honest(bench, 0, measurement.median_us, report)
+    if audit["audited"]:
+        require_right(bench, 0, report)
+    return dataclasses.replace(measurement, conditions={**measurement.conditions, "audit": audit})
 
 
 def require_right(bench: Bench, index: int, report: Report) -> None:
@@ -231,6 +237,7 @@ def _measurement(
         **machine_conditions(),
         **device,
         **mode_conditions(samples, split),
+        "disturbed": disturbed_samples(groups, split, np.ones(len(samples), np.bool_)),
         "probes": watch.conditions(),
         "waits": watch.waits,
         "stopped": stopped,
@@ -262,6 +269,19 @@ def mode_conditions(samples: np.ndarray[Any, np.dtype[np.float64]], split: Split
         "set_aside_us": [] if split.slow_only else [float(x) for x in samples[split.aside]],
         "drift": drift(kept),
     }
+
+
+def disturbed_samples(
+    groups: Sequence[Group], split: Split, present: np.ndarray[Any, np.dtype[np.bool_]]
+) -> list[int]:
+    """Positions among the kept samples of those whose group was disturbed.
+
+    ``split`` and ``present`` are over all samples; the kept ones are those that are present and not
+    of the slow mode, or all that are present where there is no other mode.
+    """
+    marks = np.array([group.disturbed for group in groups for _ in range(len(group.times_us))])
+    kept = present if split.slow_only else present & split.kept
+    return [int(i) for i in np.flatnonzero(marks[kept])]
 
 
 def device_record(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from typing import Any, Self
 from tfsearch.core import errors
 from tfsearch.core.errors import InternalError, TfsearchError, UnavailableError
 from tfsearch.core.records import Status
-from tfsearch.measure.clock import REFERENCE, REFERENCE_S
+from tfsearch.measure.clock import READ_ONLY, REFERENCE, REFERENCE_S
 from tfsearch.measure.compare import Baseline
 from tfsearch.measure.job import (
     Comparison,
@@ -320,6 +320,9 @@ def _classify(ended: Ended, phase: str) -> tuple[Status, str, str]:
     if number == signal.SIGKILL:
         text = f"killed by the system in phase {phase}, as it does when memory runs out{said}"
         return Status.OUT_OF_MEMORY, "measure.killed", text
+    if phase == READ_ONLY and number in (signal.SIGSEGV, signal.SIGBUS):
+        text = f"it writes to its inputs: killed by {name} while they were read-only{said}"
+        return Status.WRONG, "verify.input-written", text
     return Status.CRASH, "measure.crash", f"killed by {name} in phase {phase}{said}"
 
 

@@ -25,6 +25,7 @@ from tfsearch.ir.hir.named import Op, named_workload
 from tfsearch.plugin import identity
 from tfsearch.search.problem import Result
 from tfsearch.space import Point
+from tfsearch.tune.measured import measured_of
 from tfsearch.tune.request import Plan, TuneRequest, resolve
 
 try:
@@ -115,14 +116,34 @@ class Records:
 
     def add_trials(self, study: Any) -> int:
         """Add every recorded result that the study does not hold; how many were added."""
+        return self._add(study, None)
+
+    def _add(self, study: Any, second: studies.Second | None) -> int:
         held = {tuple(sorted(t.params.items())) for t in study.get_trials(deepcopy=False)}
         added = 0
         for result in self._known.values():
-            trial = self._encoding.trial(result)
+            trial = self._encoding.trial(result, second)
             if tuple(sorted(trial.params.items())) not in held:
                 study.add_trial(trial)
                 added += 1
         return added
+
+    def export(self, storage: str, name: str = "", *, second: str = "") -> Any:
+        """Every recorded result as a study in a storage of Optuna's, which optuna-dashboard shows.
+
+        ``storage`` is a URL, ``name`` the study's, by default the op and the key's beginning.
+        ``second`` names a second objective, as the policy's option does. Exporting again adds what
+        is new. Returns the study. ``RequestError`` (``optuna.storage``, ``policy.objective``).
+        """
+        beside = studies.Second(second, self.plan) if second else None
+        record = self.plan.workload
+        study = studies.stored_study(
+            storage, name or f"{record.op} {record.key[:12]}", 1 if beside is None else 2
+        )
+        self._add(study, beside)
+        study.set_user_attr("workload", record.key)
+        study.set_user_attr("objectives", ["time_us", *([second] if second else [])])
+        return study
 
     def sampler(self, inner: Any) -> Any:
         """The sampler with every suggestion moved to the nearest legal point."""
@@ -140,7 +161,13 @@ class Records:
             return None
         median = None if trial.measurement is None else trial.measurement.median_us
         return Result(
-            point, trial.status, median, code=trial.code, where=trial.where, message=trial.message
+            point,
+            trial.status,
+            median,
+            code=trial.code,
+            where=trial.where,
+            message=trial.message,
+            measured=measured_of(trial),
         )
 
     def _matches(self, trial: Trial) -> bool:

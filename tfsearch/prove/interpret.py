@@ -61,6 +61,7 @@ STRUCTURAL = frozenset(
         "tir.role-nested",
         "tir.role-overlap",
         "tir.barrier-space",
+        "tir.storage-over",
     }
 )
 """Refusals of the verifier that leave nothing to execute."""

@@ -22,7 +22,9 @@ class Limits:
     Of teams: ``max_warps`` of a unit, each of ``lanes`` threads (0: any), ``max_cluster`` units of
     a cluster, ``named_barriers`` of a unit, of which the first ``reserved_barriers`` are not for
     kernels; ``register_file``: registers of a unit (0: not known), of which a thread has
-    ``register_least`` to ``register_most``, in steps of ``register_step``.
+    ``register_least`` to ``register_most``, in steps of ``register_step``. ``shared_given``: bytes
+    that a unit's shared memory is known to start at a multiple of (0: of whatever is asked for);
+    buffers aligned to more cost as many bytes as it takes to get there.
     """
 
     capacity: Mapping[MemorySpace, int]
@@ -40,6 +42,7 @@ class Limits:
     register_least: int = 1
     register_most: int = 255
     register_step: int = 8
+    shared_given: int = 0
 
 
 def footprint(buffer: Buffer, limits: Limits) -> int:

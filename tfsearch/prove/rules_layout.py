@@ -77,6 +77,23 @@ def mode_offsets(shape: IntTuple, stride: IntTuple) -> np.ndarray[Any, np.dtype[
     return out
 
 
+def element_offsets(buffer: Buffer) -> np.ndarray[Any, np.dtype[np.int64]]:
+    """Where every element of a buffer lies, in elements from its start; in the buffer's shape."""
+    out = np.zeros(buffer.shape, dtype=np.int64)
+    layout = buffer.layout
+    for dim, size in enumerate(buffer.shape):
+        if layout is None:
+            along = np.arange(size, dtype=np.int64) * buffer.dense_strides[dim]
+        else:
+            mode = plain(layout).modes[dim]
+            along = mode_offsets(mode.shape, mode.stride)
+        out += along.reshape((-1,) + (1,) * (len(buffer.shape) - dim - 1))
+    swizzle = swizzle_of(buffer)
+    if swizzle is not None:
+        out ^= (out >> swizzle.shift) & (((1 << swizzle.bits) - 1) << swizzle.base)
+    return out
+
+
 def check_layout(site: CallSite) -> Iterable[str]:
     """Shared operands have a layout that the atom takes."""
     out: list[str] = []

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 
+from tfsearch.atoms.contract import Atom
 from tfsearch.ir.dtypes import DType
 from tfsearch.ir.tir.nodes import Alloc, Buffer, Io, Kernel, MemorySpace, Module
 from tfsearch.ir.tir.walk import Path
 from tfsearch.prove.limits import Limits, footprint
 from tfsearch.prove.rules_layout import layout_faults
 from tfsearch.prove.site import Rule, Site
-from tfsearch.prove.storage import peaks
+from tfsearch.prove.storage import Peak, peaks, shared_of_atoms
 
 
 def buffer_of(site: Site) -> Buffer:
@@ -35,6 +36,39 @@ def check_alloc_scratch(site: Site) -> Iterable[str]:
     buffer = buffer_of(site)
     if buffer.space is MemorySpace.SCRATCH and site.divergent:
         yield f"scratch {buffer.name} is shared by all units, but {site.divergent}"
+
+
+def check_alloc_over(site: Site) -> Iterable[str]:
+    """Storage that is shared belongs to another buffer, is large enough, and well aligned."""
+    buffer = buffer_of(site)
+    if not buffer.over:
+        if buffer.at:
+            yield f"{buffer.name} begins at byte {buffer.at} of no other buffer"
+        return
+    base = site.visible.get(buffer.over)
+    if base is None:
+        yield f"{buffer.name} lies over {buffer.over}, which is not alive here"
+        return
+    if base.over or MemorySpace.SHARED not in (base.space, buffer.space):
+        where = f"over {base.over}" if base.over else f"in {base.space.value}"
+        yield (
+            f"{buffer.name} lies over {base.name}, which is {where}; what is shared is shared "
+            f"memory with storage of its own"
+        )
+    elif base.space is not buffer.space:
+        yield f"{buffer.name} in {buffer.space.value} lies over {base.name} in {base.space.value}"
+    elif DType.BARRIER in (base.dtype, buffer.dtype):
+        yield f"{buffer.name} lies over {base.name}; barriers have storage of their own"
+    elif buffer.at < 0 or buffer.at + buffer.bytes > base.bytes:
+        yield (
+            f"{buffer.name} takes bytes {buffer.at} to {buffer.at + buffer.bytes} of {base.name}, "
+            f"which has {base.bytes}"
+        )
+    elif buffer.at % buffer.alignment or base.alignment % buffer.alignment:
+        yield (
+            f"{buffer.name} is aligned to {buffer.alignment} and begins at byte {buffer.at} of "
+            f"{base.name}, which is aligned to {base.alignment}"
+        )
 
 
 def check_alloc_empty(site: Site) -> Iterable[str]:
@@ -115,27 +149,42 @@ def kernel_findings(kernel: Kernel, limits: Limits) -> Iterator[tuple[str, Path,
                 (),
                 f"argument {buffer.name} is in {buffer.space.value}; arguments are in global",
             )
+        if buffer.over or buffer.at:
+            yield "tir.storage-over", (), f"argument {buffer.name} lies over another buffer"
         for text in empty_shape(buffer):
             yield "tir.buffer-empty", (), text
         for text in bad_layout(buffer, writable=param.io in (Io.OUT, Io.INOUT)):
             yield "tir.buffer-layout", (), text
 
 
-def capacity_findings(kernel: Kernel, limits: Limits) -> Iterator[tuple[str, Path, str]]:
+def capacity_findings(
+    kernel: Kernel, limits: Limits, atoms: Mapping[str, Atom]
+) -> Iterator[tuple[str, Path, str]]:
     """(code, place, message) for spaces whose capacity is exceeded."""
-    for space, peak in peaks(kernel, lambda buffer: footprint(buffer, limits)).items():
+    found = peaks(kernel, lambda buffer: footprint(buffer, limits))
+    own = shared_of_atoms(kernel, atoms)
+    if own:
+        found.setdefault(MemorySpace.SHARED, Peak(0, (), ()))
+    for space, peak in found.items():
         if space is MemorySpace.REGISTER and kernel.warps * kernel.lanes > 1:
             continue  # Registers of teams are counted a thread: see rules_registers.
-        capacity = limits.capacity.get(space)
-        if capacity is not None and peak.amount > capacity:
+        capacity, amount, padding = limits.capacity.get(space), peak.amount, ""
+        if space is MemorySpace.SHARED and limits.shared_given and peak.amount:
+            amount += max(peak.alignment - limits.shared_given, 0)
+            if amount > peak.amount:
+                padding = f", {amount - peak.amount} to align them"
+        if space is MemorySpace.SHARED and own:
+            amount += own
+            padding += f", {own} of atoms' own"
+        if capacity is not None and amount > capacity:
             unit = {MemorySpace.REGISTER: "registers", MemorySpace.TILE: "tiles"}
             what = unit.get(space, "bytes")
             held = ", ".join(f"{name} {size}" for name, size in peak.holders)
             yield (
                 "tir.capacity",
                 peak.path,
-                f"{peak.amount} {what} of {space.value} are alive at once ({held}); there are "
-                f"{capacity}",
+                f"{amount} {what} of {space.value} are alive at once ({held}{padding}); there "
+                f"are {capacity}",
             )
 
 
@@ -186,4 +235,5 @@ ALLOC_RULES: tuple[Rule[Site], ...] = (
     Rule("tir.barrier-space", check_alloc_barrier),
     Rule("tir.buffer-empty", check_alloc_empty),
     Rule("tir.buffer-layout", check_alloc_layout),
+    Rule("tir.storage-over", check_alloc_over),
 )

@@ -64,7 +64,8 @@ class _Renamer:
         return f"{stem}{self._counts[stem] - 1}"
 
     def _buffer(self, buffer: Buffer) -> Buffer:
-        return replace(buffer, name=self._buffers.get(buffer.name, buffer.name))
+        over = self._buffers.get(buffer.over, buffer.over)
+        return replace(buffer, name=self._buffers.get(buffer.name, buffer.name), over=over)
 
     def _block(self, block: Iterable[Stmt]) -> Block:
         names, buffers = dict(self._names), dict(self._buffers)

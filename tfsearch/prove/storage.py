@@ -2,18 +2,18 @@
 
 Memory lives from its allocation to the end of the block. Registers and tiles live from the
 first to the last statement of their block that touches them: what a register allocator sees.
-Roles over warps that stand side by side run at once, so that what each allocates in shared memory
-is alive together.
+Shared memory has one place for each buffer for as long as a kernel runs: bytes are shared by
+those buffers only that say so (``over``).
 """
 
 from __future__ import annotations
 
-from bisect import insort
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 
-from tfsearch.ir.tir.nodes import Alloc, Block, Buffer, Call, If, Kernel, Let, MemorySpace, Role
-from tfsearch.ir.tir.walk import Path, children, windows
+from tfsearch.atoms.contract import Atom
+from tfsearch.ir.tir.nodes import Alloc, Block, Buffer, Call, If, Kernel, Let, MemorySpace
+from tfsearch.ir.tir.walk import Path, children, walk, windows
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,61 @@ def peaks(kernel: Kernel, size: Callable[[Buffer], int]) -> dict[MemorySpace, Pe
     ``size`` says what a buffer takes, bytes or a count. Bytes are laid out one after another in
     order of allocation, each at its alignment.
     """
-    return _block(kernel.body, (), 0, size)[0]
+    out = _block(kernel.body, (), 0, size)[0]
+    shared = shared_layout(kernel)
+    if shared.offsets:
+        held = tuple((name, taken) for name, taken in shared.holders.items())
+        out[MemorySpace.SHARED] = Peak(shared.bytes, shared.last, held, shared.alignment)
+    return out
+
+
+@dataclass(frozen=True)
+class SharedLayout:
+    """Where the shared buffers of a unit lie.
+
+    ``offsets``: bytes from a start that is a multiple of ``alignment``; ``holders``: bytes of the
+    buffers with storage of their own; ``bytes``: past the last; ``last``: the last allocation.
+    """
+
+    offsets: dict[str, int]
+    holders: dict[str, int]
+    bytes: int
+    alignment: int
+    last: Path
+
+    def requested(self, given: int) -> int:
+        """Bytes to ask for where the start is only known to be a multiple of ``given`` bytes.
+
+        0: it is one of whatever is needed.
+        """
+        return self.bytes + (max(self.alignment - given, 0) if given and self.bytes else 0)
+
+
+def shared_of_atoms(kernel: Kernel, atoms: Mapping[str, Atom]) -> int:
+    """Shared memory that the atoms of a kernel declare beside its buffers, bytes."""
+    used = {s.atom for _, s in walk(kernel.body) if isinstance(s, Call)}
+    return sum(atoms[name].shared_bytes for name in used if name in atoms)
+
+
+def shared_layout(kernel: Kernel) -> SharedLayout:
+    """The layout of shared memory: in order of the text, each buffer at its own alignment."""
+    offsets: dict[str, int] = {}
+    holders: dict[str, int] = {}
+    top, most = 0, 1
+    last: Path = ()
+    for path, statement in walk(kernel.body):
+        if not (isinstance(statement, Alloc) and statement.buffer.space is MemorySpace.SHARED):
+            continue
+        buffer = statement.buffer
+        most = max(most, buffer.alignment)
+        if buffer.over:
+            offsets[buffer.name] = offsets.get(buffer.over, 0) + buffer.at
+            continue
+        step = max(buffer.alignment, 1)
+        offsets[buffer.name] = -(-top // step) * step
+        holders[buffer.name] = buffer.bytes
+        top, last = offsets[buffer.name] + buffer.bytes, path
+    return SharedLayout(offsets, holders, top, most, last)
 
 
 def lifetimes(kernel: Kernel) -> tuple[Lifetime, ...]:
@@ -127,7 +181,6 @@ def _block(
             found, names = _block(children(statement), path, 0, size)
             touched.append(names)
             inner.append(found)
-    _beside(block, inner)
     ranges = _ranges(block, touched)
     names = set[str]().union(*touched)
     if ranges:
@@ -140,38 +193,26 @@ def _block(
 
 @dataclass
 class _Level:
-    """What is alive of one space as a sweep goes through a block."""
+    """How much is alive of one space as a sweep goes through a block."""
 
     amount: int = 0
     alignment: int = 1
-    held: list[tuple[int, str, int]] = field(default_factory=list[tuple[int, str, int]])
 
-    def add(self, index: int, buffer: Buffer, taken: int) -> None:
+    def add(self, buffer: Buffer, taken: int) -> None:
         """Registers add up; memory is laid out in order, each buffer at its alignment."""
         step = 1 if buffer.space.is_register else max(buffer.alignment, 1)
         self.amount = -(-self.amount // step) * step + taken
         self.alignment = max(self.alignment, step)
-        insort(self.held, (index, buffer.name, taken))
 
-    def drop(self, index: int, buffer: Buffer, taken: int) -> None:
+    def drop(self, taken: int) -> None:
         """A register is free again."""
         self.amount -= taken
-        self.held.remove((index, buffer.name, taken))
 
     def with_nested(self, nested: Peak | None) -> int:
         """The amount together with the peak of what is inside a statement."""
         if nested is None:
             return self.amount
         return -(-self.amount // nested.alignment) * nested.alignment + nested.amount
-
-    def peak(self, nested: Peak | None, path: Path) -> Peak:
-        """What is alive now, as a peak."""
-        holders = tuple((name, taken) for _, name, taken in self.held)
-        amount = self.with_nested(nested)
-        if nested is None:
-            return Peak(amount, path, holders, self.alignment)
-        alignment = max(self.alignment, nested.alignment)
-        return Peak(amount, nested.path, holders + nested.holders, alignment)
 
 
 def _sweep(
@@ -184,42 +225,42 @@ def _sweep(
     prefix, offset = place
     begins: dict[int, list[tuple[int, Buffer, int]]] = {}
     ends: dict[int, list[tuple[int, Buffer, int]]] = {}
+    ranges = [item for item in ranges if item[1].space is not MemorySpace.SHARED]
     for index, buffer, first, last in ranges:
         item = (index, buffer, size(buffer))
         begins.setdefault(first, []).append(item)
         if buffer.space.is_register:
             ends.setdefault(last + 1, []).append(item)
     levels: dict[MemorySpace, _Level] = {}
-    out: _Peaks = {}
+    most: dict[MemorySpace, tuple[int, int, int]] = {}
     for at, nested in enumerate(inner):
         changed = set(nested)
         for item in ends.get(at, ()):
-            levels[item[1].space].drop(*item)
+            levels[item[1].space].drop(item[2])
         for item in begins.get(at, ()):
-            levels.setdefault(item[1].space, _Level()).add(*item)
+            levels.setdefault(item[1].space, _Level()).add(item[1], item[2])
             changed.add(item[1].space)
         for space in changed:
             level = levels.get(space) or _Level()
-            best = out.get(space)
-            if best is None or level.with_nested(nested.get(space)) > best.amount:
-                out[space] = level.peak(nested.get(space), (*prefix, offset + at))
+            amount = level.with_nested(nested.get(space))
+            if space not in most or amount > most[space][0]:
+                most[space] = (amount, at, level.alignment)
+    out: _Peaks = {}
+    for space, (amount, at, alignment) in most.items():
+        held = tuple(
+            (buffer.name, size(buffer))
+            for _, buffer, first, last in ranges
+            if buffer.space is space
+            and first <= at
+            and (last >= at or not buffer.space.is_register)
+        )
+        nested = inner[at].get(space)
+        if nested is None:
+            out[space] = Peak(amount, (*prefix, offset + at), held, alignment)
+        else:
+            most_aligned = max(alignment, nested.alignment)
+            out[space] = Peak(amount, nested.path, held + nested.holders, most_aligned)
     return out
-
-
-def _beside(block: Block, inner: list[_Peaks]) -> None:
-    """Add up the shared memory of roles that run at once."""
-    together: Peak | None = None
-    for index, statement in enumerate(block):
-        if not (isinstance(statement, Role) and statement.over_warps):
-            together = None
-            continue
-        mine = inner[index].get(MemorySpace.SHARED)
-        if mine is not None and together is not None:
-            amount = -(-together.amount // mine.alignment) * mine.alignment + mine.amount
-            alignment = max(together.alignment, mine.alignment)
-            mine = Peak(amount, mine.path, together.holders + mine.holders, alignment)
-            inner[index] = {**inner[index], MemorySpace.SHARED: mine}
-        together = mine or together
 
 
 def _larger(left: _Peaks, right: _Peaks) -> _Peaks:

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from operator import itemgetter
 from typing import TypeVar
 
-from tfsearch.atoms.contract import Atom, Part
+from tfsearch.atoms.contract import Atom, Part, Sync
 from tfsearch.atoms.table import AtomTable
 from tfsearch.core.records import Refusal
 from tfsearch.ir.tir.expr import Const, Expr
@@ -27,6 +27,7 @@ from tfsearch.ir.tir.nodes import (
     Kernel,
     Let,
     LoopKind,
+    MemorySpace,
     Module,
     Role,
     Stmt,
@@ -119,7 +120,7 @@ def _findings(kernel: Kernel, atoms: AtomTable, limits: Limits) -> list[Finding]
     if not found and checker.protocol is not None:
         found.extend(checker.protocol.findings())
     if not any(code in ("tir.buffer-empty", "tir.buffer-layout") for code, _, _ in found):
-        found.extend(capacity_findings(kernel, limits))
+        found.extend(capacity_findings(kernel, limits, atoms))
     return found
 
 
@@ -134,8 +135,12 @@ class _Checker:
         self.declared: set[str] = set(self.visible)
         self.written = Written(kernel)
         self.found: list[Finding] = []
-        self._signatures: set[tuple[str | None, ...]] = set()
+        self._signatures: set[tuple[object, ...]] = set()
         self._legal: set[tuple[object, ...]] = set()
+        self._kinds: dict[tuple[object, ...], int] = {}
+        self._kind_of: dict[str, int] = {p.buffer.name: self._kind(p.buffer) for p in kernel.params}
+        self._allocated: set[int] = set()
+        self._tame: dict[str, bool] = {}
         self._broken: set[str] = set()
         self._issued: set[tuple[str, str | None]] = set()
         self.role: Role | None = None
@@ -199,25 +204,30 @@ class _Checker:
         keys: list[tuple[object, ...]] = []
         for operand in found:
             if operand.literal:
-                key = (id(operand.spec), operand.buffer.name, operand.starts, operand.extents)
+                kind = self._kind_of.get(operand.buffer.name, -1)
+                key = (id(operand.spec), kind, operand.starts, operand.extents)
                 if key in self._legal:
                     continue
                 keys.append(key)
             fresh.append(operand)
+        signature = (atom.id, *self._kinds_of(operands))
+        known = not fresh and signature in self._signatures and self._is_tame(atom)
         site = CallSite(
             self.kernel, self.atoms, self.limits, self.scope, self.visible, self.io, call, path,
             divergent, self.role, self.partial, self.astray, atom=atom, operands=operands,
             windows=found, open=tuple(fresh),
         )  # fmt: skip
         before = len(self.found)
-        signature = (atom.id, *_names(operands))
         if signature not in self._signatures:
             self._apply(SIGNATURE_RULES, site)
             if len(self.found) == before:
                 self._signatures.add(signature)
-        self._apply(CALL_RULES, site)
+        # A call whose like has been found legal, in windows with literal places, need not be
+        # looked at again.
+        if not known or not all(map(_by_literals, found)):
+            self._apply(CALL_RULES, site)
         if self.protocol is not None:
-            self._team_rules(site, atom)
+            self._team_rules(site, atom, known=known)
             if len(self.found) == before:
                 self.protocol.call(site)
         if len(self.found) == before:
@@ -226,12 +236,39 @@ class _Checker:
                 self._refuse(code, path, message)
         self.written.writes(site)
 
-    def _team_rules(self, site: CallSite, atom: Atom) -> None:
+    def _kind(self, buffer: Buffer) -> int:
+        """A number that buffers share which differ in nothing but their names."""
+        key = (
+            buffer.dtype, buffer.shape, buffer.space, buffer.strides, buffer.alignment,
+            buffer.layout, buffer.fragment, buffer.over, buffer.at, self.io.get(buffer.name),
+        )  # fmt: skip
+        return self._kinds.setdefault(key, len(self._kinds))
+
+    def _kinds_of(self, operands: tuple[Resolved, ...]) -> list[int]:
+        kinds = self._kind_of
+        return [
+            kinds.get(o.buffer.name, -1) if isinstance(o, ResolvedWindow) else -2 for o in operands
+        ]
+
+    def _is_tame(self, atom: Atom) -> bool:
+        """Whether only its signature and its windows decide if a call of an atom is legal."""
+        found = self._tame.get(atom.id)
+        if found is None:
+            written = sum(bool(s.spaces) and s.access.writes for s in atom.operands)
+            numbers = any(
+                not s.spaces and s.dtype is not None and not s.dtype.is_float for s in atom.operands
+            )
+            found = atom.effects.synchronises == Sync.NONE and written < 2 and not numbers
+            found = found and all(s.box is None for s in atom.operands)
+            self._tame[atom.id] = found
+        return found
+
+    def _team_rules(self, site: CallSite, atom: Atom, *, known: bool) -> None:
         key = (atom.id, None if self.role is None else self.role.name)
         if key not in self._issued:
             self._issued.add(key)
             self._apply(ISSUER_RULES, site)
-        if atom.is_laid_out:
+        if atom.is_laid_out and not known:
             self._apply(LAYOUT_RULES, site)
         if len(atom.parts) > 1 or Part.TILE not in atom.parts:
             self._apply(PART_RULES, site)
@@ -385,7 +422,11 @@ class _Checker:
             text = f"the name {buffer.name} is taken; every buffer of a kernel has its own"
             self._refuse("tir.name-duplicate", path, text)
         before = len(self.found)
-        self._apply(ALLOC_RULES, self._site(statement, path, divergent))
+        kind = self._kind_of[buffer.name] = self._kind(buffer)
+        if kind not in self._allocated or buffer.space is MemorySpace.SCRATCH or buffer.over:
+            self._apply(ALLOC_RULES, self._site(statement, path, divergent))
+            if len(self.found) == before:
+                self._allocated.add(kind)
         if len(self.found) != before:
             self._broken.add(buffer.name)
         self.declared.add(buffer.name)
@@ -464,8 +505,11 @@ def _literal(forms: tuple[Form, ...]) -> bool:
     return not any(map(_TERMS, forms))
 
 
-def _names(operands: tuple[Resolved, ...]) -> list[str | None]:
-    return [o.buffer.name if isinstance(o, ResolvedWindow) else None for o in operands]
+def _by_literals(operand: ResolvedWindow) -> bool:
+    """Whether a window's place in registers is written in literals."""
+    return not operand.buffer.space.is_register or all(
+        type(start) is Const for start in operand.window.starts
+    )
 
 
 def _units_meet(kernel: Kernel, atoms: AtomTable) -> bool:

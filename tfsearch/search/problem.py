@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any, Protocol
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -41,11 +41,31 @@ class Problem(Protocol):
         ...
 
 
+@runtime_checkable
+class Correcting(Protocol):
+    """A problem that may know better than its estimates, from what was measured before."""
+
+    @property
+    def corrects(self) -> bool:
+        """Whether :meth:`correct` changes anything."""
+        ...
+
+    def correct(self, points: Points, estimate_us: Times) -> Times:
+        """The estimates of a batch, corrected; bounds stay what they are."""
+        ...
+
+
+def correcting(problem: Problem) -> Correcting | None:
+    """The problem, if it has corrections to its estimates."""
+    return problem if isinstance(problem, Correcting) and problem.corrects else None
+
+
 @dataclass(frozen=True)
 class Result:
     """What became of a point. ``median_us`` is present exactly when the status is ok.
 
     ``code``, ``where`` and ``message`` say why it failed; ``ci_us`` is the time's 95 % interval.
+    ``measured``: what else was measured of it, by name, smaller being better.
     """
 
     point: Point
@@ -55,6 +75,16 @@ class Result:
     where: str = ""
     message: str = ""
     ci_us: tuple[float, float] | None = None
+    measured: Mapping[str, float] = field(default_factory=dict[str, float])
+
+
+@runtime_checkable
+class Factual(Protocol):
+    """A problem that knows integer facts of its points, such as the memory that they take."""
+
+    def point_facts(self, points: Points) -> Mapping[str, Any]:
+        """Facts by name, one column each."""
+        ...
 
 
 class Policy(Protocol):

@@ -1,7 +1,8 @@
 """The ranked policy: the model's order, without near-copies, corrected by what was measured.
 
-A model's estimates are good to some ``tolerance`` (15 % unless said otherwise): differences
-below it are no information. So the next point is the one with the least
+A model's estimates are good to some ``tolerance`` (15 % unless said otherwise, 5 % where they are
+corrected by what was learned of other workloads): differences below it are no information. So the
+next point is the one with the least
 
     log(estimate) + correction + tolerance · closeness
 
@@ -37,6 +38,8 @@ from tfsearch.search.uniform import UniformPoints
 from tfsearch.space import Kind, Point
 
 FAILED = math.log(2.0)
+CORRECTED = 0.05
+"""The tolerance of a model that is corrected by what was learned of other workloads."""
 PRIOR = 1.0
 """Weight of "the model is right" against measurements at distance 0 of weight 1 each."""
 
@@ -91,7 +94,7 @@ class Ranked(Base):
         if point not in self._noted:
             self._note(point)
         if result.status is not Status.CANCELLED:
-            estimate = float(predict_points(self.problem, [point])[0][0])
+            estimate = float(predict_points(self.problem, [point], corrected=True)[0][0])
             time_us = time_of(result)
             residual = FAILED
             if time_us is not None and estimate > 0:

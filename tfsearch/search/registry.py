@@ -19,8 +19,8 @@ from tfsearch.search.agent import Agent
 from tfsearch.search.evolutionary import Evolutionary, EvolutionaryOptions
 from tfsearch.search.local import Local
 from tfsearch.search.portfolio import Portfolio
-from tfsearch.search.problem import Policy, Problem
-from tfsearch.search.ranked import Ranked, RankedOptions
+from tfsearch.search.problem import Policy, Problem, correcting
+from tfsearch.search.ranked import CORRECTED, Ranked, RankedOptions
 from tfsearch.search.scan import Scan, scan
 from tfsearch.search.surrogate import Surrogate, SurrogateOptions
 from tfsearch.search.uniform import Exhaustive, Random
@@ -69,10 +69,11 @@ class PolicyEntry:
 
 def _ranked(context: PolicyContext) -> Policy:
     default = RankedOptions()
+    tolerance = default.tolerance if correcting(context.problem) is None else CORRECTED
     options = RankedOptions(
         explore=_number(context, "explore", default.explore, 0.0, 1.0),
         exploit=_number(context, "exploit", default.exploit, 0.0, 1.0),
-        tolerance=_number(context, "tolerance", default.tolerance, 0.0, 10.0),
+        tolerance=_number(context, "tolerance", tolerance, 0.0, 10.0),
         pool=int(_number(context, "pool", default.pool, 1, 1_000_000)),
     )
     return Ranked(
@@ -176,6 +177,7 @@ def _optuna(context: PolicyContext) -> Policy:
         seed=context.seed,
         incumbent_us=context.incumbent_us,
         hints=context.hints,
+        second=context.options.get("second", ""),
     )
 
 
@@ -201,7 +203,7 @@ POLICIES: dict[str, PolicyEntry] = {
     "exhaustive": PolicyEntry(_exhaustive, ("prune",)),
     "local": PolicyEntry(_local),
     "evolutionary": PolicyEntry(_evolutionary, _EVOLUTIONARY),
-    "optuna": PolicyEntry(_optuna, ("variant",)),
+    "optuna": PolicyEntry(_optuna, ("variant", "second")),
     "portfolio": PolicyEntry(_portfolio, (*_SURROGATE, *_EVOLUTIONARY)),
     "surrogate": PolicyEntry(_surrogate, _SURROGATE),
 }

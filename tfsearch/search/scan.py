@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from tfsearch.search.problem import Problem, Times
+from tfsearch.search.problem import Correcting, Problem, Times, correcting
 from tfsearch.space import Point, Points, Space
 
 Ints = np.ndarray[Any, np.dtype[np.int64]]
@@ -18,6 +18,8 @@ POOL = 2048
 Identity = tuple[str, int]
 """A point as (recipe, index)."""
 
+REACH = 100_000
+"""How many of the best by estimate a correction may bring to the front."""
 CHUNK = 1 << 14
 """Points predicted at once: their columns stay in the second-level cache."""
 
@@ -43,6 +45,16 @@ class Pool:
         """One row as a record."""
         recipe = self.space.recipes[int(self.recipe[row])]
         return self.space.decode(recipe.name, int(self.index[row]))
+
+    def first(self, count: int) -> Pool:
+        """The first rows."""
+        return Pool(
+            self.space,
+            self.recipe[:count],
+            self.index[:count],
+            self.estimate_us[:count],
+            self.bound_us[:count],
+        )
 
     def merged(self, other: Pool) -> Pool:
         """The points of both pools of one space, each once."""
@@ -93,10 +105,12 @@ def scan(
 ) -> Scan:
     """Walk the legal points in chunks and hold the ``keep`` best by estimate.
 
-    ``exclude`` maps recipe names to indices that are left out of the pool. Memory is bounded
-    by ``keep`` and the chunk.
+    Where a problem corrects its estimates, the ``REACH`` best are corrected, and the best of these
+    are held. ``exclude`` maps recipe names to indices that are left out of the pool. Memory is
+    bounded by ``keep``, ``REACH`` and the chunk.
     """
-    top = _Top(problem.space, keep)
+    better = correcting(problem)
+    top = _Top(problem.space, keep if better is None else max(keep, REACH))
     legal = pruned = 0
     floor = np.inf
     positions = {recipe.name: i for i, recipe in enumerate(problem.space.recipes)}
@@ -119,7 +133,26 @@ def scan(
             fresh = np.isin(points.index, skip, invert=True)
             alive = fresh if alive is None else alive & fresh
         top.add(positions[points.recipe.name], points, estimate, bound, alive)
-    return Scan(top.pool(), legal, pruned, 0.0 if np.isinf(floor) else floor, incumbent_us)
+    pool = top.pool()
+    if better is not None:
+        pool = _corrected(better, pool).first(keep)
+    return Scan(pool, legal, pruned, 0.0 if np.isinf(floor) else floor, incumbent_us)
+
+
+def _corrected(problem: Correcting, pool: Pool) -> Pool:
+    """The pool with corrected estimates, sorted by them."""
+    estimate = pool.estimate_us.copy()
+    for position, recipe in enumerate(pool.space.recipes):
+        rows = np.flatnonzero(pool.recipe == position)
+        if not len(rows):
+            continue
+        codes = {p.name: pool.codes[position][:, i] for i, p in enumerate(recipe.parameters)}
+        points = Points(recipe, pool.index[rows], codes)
+        estimate[rows] = problem.correct(points, estimate[rows])
+    order = np.lexsort((pool.index, pool.recipe, estimate))
+    return Pool(
+        pool.space, pool.recipe[order], pool.index[order], estimate[order], pool.bound_us[order]
+    )
 
 
 class _Top:
@@ -196,7 +229,7 @@ def points_of(space: Space, points: Sequence[Point]) -> list[tuple[Ints, Points]
 def pool_of(problem: Problem, points: Sequence[Point]) -> Pool:
     """A pool of these points, unsorted."""
     names = [recipe.name for recipe in problem.space.recipes]
-    estimate, bound = predict_points(problem, points)
+    estimate, bound = predict_points(problem, points, corrected=True)
     return Pool(
         problem.space,
         np.array([names.index(point.recipe_name) for point in points], dtype=np.int64),
@@ -206,12 +239,21 @@ def pool_of(problem: Problem, points: Sequence[Point]) -> Pool:
     )
 
 
-def predict_points(problem: Problem, points: Sequence[Point]) -> tuple[Times, Times]:
-    """(estimates, bounds) of records, microseconds, in their order."""
+def predict_points(
+    problem: Problem, points: Sequence[Point], *, corrected: bool = False
+) -> tuple[Times, Times]:
+    """(estimates, bounds) of records, microseconds, in their order.
+
+    ``corrected``: with what the problem knows better than its estimates.
+    """
+    better = correcting(problem) if corrected else None
     estimate = np.zeros(len(points))
     bound = np.zeros(len(points))
     for positions, batch in points_of(problem.space, points):
         predicted = problem.predict(batch)
-        estimate[positions] = predicted.estimate_us
+        found = np.asarray(predicted.estimate_us, np.float64)
+        if better is not None:
+            found = better.correct(batch, found)
+        estimate[positions] = found
         bound[positions] = predicted.bound_us
     return estimate, bound

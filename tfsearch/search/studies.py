@@ -20,12 +20,13 @@ import numpy as np
 import optuna
 from optuna.distributions import BaseDistribution, CategoricalDistribution, IntDistribution
 from optuna.samplers import BaseSampler
-from optuna.study import Study
+from optuna.study import Study, StudyDirection
 from optuna.trial import FrozenTrial, Trial, TrialState, create_trial
 
 from tfsearch.core.errors import RequestError, UnavailableError
 from tfsearch.core.records import Status
 from tfsearch.search.base import Base, time_of
+from tfsearch.search.objectives import Second
 from tfsearch.search.problem import Problem, Result
 from tfsearch.search.table import Table
 from tfsearch.search.uniform import UniformPoints
@@ -97,17 +98,21 @@ class Encoding:
         assert isinstance(distribution, CategoricalDistribution)
         return trial.suggest_categorical(key, distribution.choices)
 
-    def trial(self, result: Result) -> FrozenTrial:
+    def trial(self, result: Result, second: Second | None = None) -> FrozenTrial:
         """A finished trial for :meth:`optuna.study.Study.add_trial`; its value in microseconds.
 
-        A failure is a failed trial whose user attribute ``tfsearch`` says why.
+        With a ``second`` objective it has two values. A failure is a failed trial whose user
+        attribute ``tfsearch`` says why.
         """
         time_us = time_of(result)
+        values = None if time_us is None else [time_us]
+        if second is not None:
+            values = second.values(result)
         params = self.params(result.point)
         attributes = {"tfsearch": " ".join([result.status.value, result.code, result.message])}
         return create_trial(
             state=TrialState.FAIL if time_us is None else TrialState.COMPLETE,
-            value=time_us,
+            values=values,
             params=params,
             distributions={key: self.distributions[key] for key in params},
             user_attrs=attributes if time_us is None else {},
@@ -244,7 +249,8 @@ class OptunaPolicy(Base):
     """A sampler asked for one point after the other.
 
     ``projected`` counts suggestions that were illegal or known already and were moved. ``study`` is
-    what the sampler sees; failures are failed trials in it.
+    what the sampler sees; failures are failed trials in it. ``second`` names another objective
+    beside the time: the study then has two, and :attr:`front` what nothing beats in both.
     """
 
     name = "optuna"
@@ -257,9 +263,11 @@ class OptunaPolicy(Base):
         seed: int,
         incumbent_us: float | None,
         hints: Sequence[Point] = (),
+        second: str = "",
     ) -> None:
         super().__init__(problem, incumbent_us)
-        self.name = f"optuna:{variant}"
+        self.name = f"optuna:{variant}" + (f",second={second}" if second else "")
+        self._second = Second(second, problem) if second else None
         self.projected = 0
         self._variant, self._seed = variant, seed
         self._table = Table(problem, seed)
@@ -269,7 +277,7 @@ class OptunaPolicy(Base):
         self._rest = iter(UniformPoints(problem, (seed, 13)))
         self._running: dict[Point, Trial] = {}
         self._proposed = 0
-        self.study = _quiet_study(sampler(variant, seed))
+        self.study = _quiet_study(sampler(variant, seed), 1 + bool(second))
 
     def tell(self, results: Sequence[Result]) -> None:
         """Finish the trials of these points, or add them to the study."""
@@ -285,11 +293,19 @@ class OptunaPolicy(Base):
             time_us = time_of(result)
             if trial is None:
                 self._proposed += 1
-                self.study.add_trial(self._encoding.trial(result))
+                self.study.add_trial(self._encoding.trial(result, self._second))
             elif time_us is None:
                 self.study.tell(trial, state=TrialState.FAIL)
+            elif self._second is not None:
+                self.study.tell(trial, self._second.values(result))
             else:
                 self.study.tell(trial, time_us)
+
+    @property
+    def front(self) -> list[tuple[Point, tuple[float, ...]]]:
+        """Points that no other one beats in every objective, with their values."""
+        best = self.study.best_trials if self._second is not None else []
+        return [(self._encoding.point(one.params), tuple(one.values)) for one in best]
 
     def _close(self, row: int) -> None:
         more = len(self._table) - len(self._open)
@@ -307,8 +323,16 @@ class OptunaPolicy(Base):
         self._proposed += 1
         with _quiet(), warnings.catch_warnings():
             warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
-            trial = self.study.ask()
-            point = self._encoding.suggest(trial)
+            try:
+                trial = self.study.ask()
+                point = self._encoding.suggest(trial)
+            except (ValueError, NotImplementedError, RuntimeError) as error:
+                if self._second is None:
+                    raise
+                raise RequestError(
+                    "policy.optuna-sampler",
+                    f"Optuna's {self._variant} takes no second objective: {error}",
+                ) from error
         row = self._table.row(point)
         assert row is not None
         self._close(row)
@@ -316,7 +340,8 @@ class OptunaPolicy(Base):
         return point
 
     def _possible(self) -> np.ndarray[Any, np.dtype[np.bool_]]:
-        if self.best_us is None:
+        # What cannot be the fastest may still be on the front of two objectives.
+        if self.best_us is None or self._second is not None:
             return self._open
         return self._open & (self._table.bound_us[: len(self._open)] < self.best_us)
 
@@ -348,6 +373,33 @@ def _quiet() -> Generator[None]:
         optuna.logging.set_verbosity(before)
 
 
-def _quiet_study(inner: BaseSampler) -> Study:
+def _quiet_study(inner: BaseSampler, objectives: int) -> Study:
     with _quiet():
-        return optuna.create_study(sampler=inner)
+        return optuna.create_study(sampler=inner, directions=[StudyDirection.MINIMIZE] * objectives)
+
+
+def stored_study(storage: str, name: str, objectives: int) -> Study:
+    """A study in a storage of Optuna's, made if it is not there.
+
+    ``RequestError`` (``optuna.storage``) for a storage that does not open, or a study of that name
+    with another number of objectives.
+    """
+    try:
+        with _quiet():
+            study = optuna.create_study(
+                storage=storage,
+                study_name=name,
+                directions=[StudyDirection.MINIMIZE] * objectives,
+                load_if_exists=True,
+            )
+    except Exception as error:
+        raise RequestError(
+            "optuna.storage", f"Optuna cannot open {storage}: {str(error).splitlines()[0]}"
+        ) from error
+    if len(study.directions) != objectives:
+        raise RequestError(
+            "optuna.storage",
+            f"the study {name!r} in {storage} has {len(study.directions)} objectives, not "
+            f"{objectives}; give another name",
+        )
+    return study

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from tfsearch.search.features import Encoder
-from tfsearch.search.problem import Problem, Times
+from tfsearch.search.problem import Problem, Times, correcting
 from tfsearch.search.scan import Ints, points_of
 from tfsearch.space import Point, Points
 
@@ -120,10 +120,14 @@ class Table:
         features: list[Times] = [self.features]
         bounds: list[Times] = [self.bound_us]
         estimates: list[Times] = []
+        better = correcting(self._problem)
         for points in batches:
             start, position = self._starts[-1], self._positions[points.recipe.name]
             predicted = self._problem.predict(points)
-            estimates.append(np.asarray(predicted.estimate_us, np.float64))
+            estimate = np.asarray(predicted.estimate_us, np.float64)
+            if better is not None:
+                estimate = better.correct(points, estimate)
+            estimates.append(estimate)
             bounds.append(np.asarray(predicted.bound_us, np.float64))
             features.append(self._encoder.features(points))
             self._batches.append(points)

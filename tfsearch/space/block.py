@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -55,12 +57,23 @@ def concatenate(blocks: list[Block]) -> Block:
 class Tally:
     """What one pass over a component found; ``failed`` by constraint, of all its points.
 
-    ``keep`` False says that the caller wants counts only from here on.
+    ``keep`` False says that the caller wants counts only from here on. After ``deadline``, a time
+    of ``time.monotonic``, the pass ends with :class:`Overdue`.
     """
 
     legal: int = 0
     failed: dict[int, int] = field(default_factory=dict[int, int])
     keep: bool = True
+    deadline: float = math.inf
+
+    def watch(self) -> None:
+        """Raise :class:`Overdue` after the deadline."""
+        if self.deadline != math.inf and time.monotonic() > self.deadline:
+            raise Overdue
+
+
+class Overdue(Exception):
+    """A pass took longer than it was given."""
 
 
 def code_type(size: int) -> Any:

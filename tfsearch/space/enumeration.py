@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -10,6 +12,8 @@ from typing import Any
 import numpy as np
 
 from tfsearch.space import join
+from tfsearch.space.block import Overdue
+from tfsearch.space.estimate import Estimate, estimate
 from tfsearch.space.grammar import INT_MAX
 from tfsearch.space.join import Block, Tally
 from tfsearch.space.plan import Component, Plan, make_plan
@@ -17,6 +21,8 @@ from tfsearch.space.recipe import RecipeSpace
 
 HOLD = 1 << 20
 """Legal rows of one component that are kept for later passes (about 20 bytes each)."""
+ESTIMATE_S = 60.0
+LEAST_ERROR = 1e-9
 
 
 @dataclass(frozen=True)
@@ -26,11 +32,21 @@ class Counts:
     A point is charged to the first constraint that it fails in the plan's order: constraints on
     constants alone, then component by component and, inside one, as soon as all parameters of
     a conjunct are bound, in declared order. The order depends on the recipe alone.
+
+    ``error`` is not 0 where the time given was too short to count: then ``legal`` is an estimate
+    with that relative standard error (infinite where no legal point was found), the rejected ones
+    are estimates too, and the sum need not hold.
     """
 
     points: int
     legal: int
     rejected: dict[str, int]
+    error: float = 0.0
+
+    @property
+    def exact(self) -> bool:
+        """Whether the points were counted, and not estimated."""
+        return self.error == 0.0
 
 
 @dataclass(frozen=True)
@@ -59,20 +75,38 @@ class Enumeration:
     @cached_property
     def counts(self) -> Counts:
         """Exact counts; one pass over each constrained component."""
+        return self.counted(math.inf)
+
+    def counted(self, deadline: float) -> Counts:
+        """Counts; estimates for components that are not counted by ``deadline``.
+
+        That is a time of ``time.monotonic``; an estimate takes up to ``ESTIMATE_S`` more.
+        """
         recipe, plan = self.recipe, self.plan
         rejected = {constraint.code: 0 for constraint in recipe.constraints}
         broken = self._broken()
         if broken is not None:
             rejected[recipe.constraints[broken].code] += recipe.points
             return Counts(recipe.points, 0, _positive(rejected))
-        legal, later = 1, recipe.points
+        legal, later, variance = 1, recipe.points, 0.0
         for position, component in enumerate(plan.components):
             later //= component.points
-            result = self._result(position)
+            result, error = self._found(position, deadline)
+            variance += error * error
             for constraint, failures in result.failed.items():
                 rejected[recipe.constraints[constraint].code] += legal * failures * later
             legal *= result.legal
-        return Counts(recipe.points, legal, _positive(rejected))
+        return Counts(recipe.points, legal, _positive(rejected), math.sqrt(variance))
+
+    def _found(self, position: int, deadline: float) -> tuple[_Result | Estimate, float]:
+        """A component's counts and their relative standard error."""
+        try:
+            return self._result(position, deadline), 0.0
+        except Overdue:
+            more = time.monotonic() + ESTIMATE_S
+            found = estimate(self.plan.components[position], self.recipe.compiled, more)
+            # What was not counted is not exact, whatever the runs agree on.
+            return found, max(found.error, LEAST_ERROR)
 
     def _broken(self) -> int | None:
         """The first constraint on constants alone that does not hold."""
@@ -82,20 +116,20 @@ class Enumeration:
                     return check.constraint
         return None
 
-    def _result(self, position: int) -> _Result:
+    def _result(self, position: int, deadline: float = math.inf) -> _Result:
         if position not in self._results:
             component = self.plan.components[position]
             if component.free and component.points > HOLD:
                 self._results[position] = _Result(component.points, {}, None)
             else:
-                for _ in self._pass(position, count_only=True):
+                for _ in self._pass(position, count_only=True, deadline=deadline):
                     pass
         return self._results[position]
 
-    def _pass(self, position: int, count_only: bool) -> Iterator[Block]:
+    def _pass(self, position: int, count_only: bool, deadline: float = math.inf) -> Iterator[Block]:
         """One pass over a component that records its result at its end."""
         component = self.plan.components[position]
-        tally = Tally()
+        tally = Tally(deadline=deadline)
         kept: list[Block] = []
         for block in join.stream(component, self.recipe.compiled, self._strides, tally):
             if tally.legal <= HOLD:
@@ -186,4 +220,7 @@ def merge(counts: Iterable[Counts]) -> Counts:
         for code, count in item.rejected.items():
             rejected[code] = rejected.get(code, 0) + count
     points, legal = sum(item.points for item in items), sum(item.legal for item in items)
-    return Counts(points, legal, rejected)
+    spread = math.sqrt(sum((item.error * item.legal) ** 2 for item in items if item.legal))
+    if any(math.isinf(item.error) for item in items):
+        return Counts(points, legal, rejected, math.inf)
+    return Counts(points, legal, rejected, spread / legal if legal else 0.0)

@@ -53,15 +53,16 @@ def stream(
     blocks: Iterator[Block] = iter([start()])
     last = len(component.levels) - 1
     for position, level in enumerate(component.levels):
-        extender = _Extender(level, compiled, strides[level.name], tally, position == last)
+        extender = Extender(level, compiled, strides[level.name], tally, position == last)
         blocks = _extended(blocks, extender)
     if not component.levels:
         tally.legal += 1
     return blocks
 
 
-def _extended(blocks: Iterator[Block], extender: _Extender) -> Iterator[Block]:
+def _extended(blocks: Iterator[Block], extender: Extender) -> Iterator[Block]:
     for block in rechunk(blocks, max(1, WORK // extender.level.size)):
+        extender.tally.watch()
         child = extender.extend(block)
         if child is not None:
             yield child
@@ -107,7 +108,7 @@ class _Taken(dict[str, Any]):
         return column
 
 
-class _Extender:
+class Extender:
     """Binds one parameter to all of its values for a block of prefixes."""
 
     def __init__(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -66,6 +67,14 @@ class Space:
     def count(self) -> Counts:
         """Exact counts over all recipes; rejections by constraint code (see :class:`Counts`)."""
         return merge(enumeration.counts for enumeration in self._enumerations.values())
+
+    def count_within(self, seconds: float) -> Counts:
+        """As :meth:`count`, with estimates for what is not counted in that time.
+
+        What was counted is kept; what was estimated is not taken for a count by anything else.
+        """
+        deadline = time.monotonic() + seconds
+        return merge(one.counted(deadline) for one in self._enumerations.values())
 
     def charge_order(self, recipe_name: str) -> tuple[str, ...]:
         """Constraint codes in the order in which they are charged (one entry per conjunct)."""

@@ -20,6 +20,8 @@ ASKED = 12
 """Of these, the nearest whose winner is asked for."""
 WINNERS = 4
 NEIGHBOURS = 4
+LEARNED = (2, 6)
+"""Winners and neighbours where a learned model ranks the neighbours for the shape at hand."""
 
 
 def similar_points(plan: Plan, recorder: Recorder) -> list[Point]:
@@ -31,6 +33,7 @@ def similar_points(plan: Plan, recorder: Recorder) -> list[Point]:
     best. What worked there is tried early here, nothing more.
     """
     own = plan.workload
+    most = LEARNED if plan.corrects else (WINNERS, NEIGHBOURS)
     known = recorder.read(lambda store: store.workloads(op=own.op, limit=LOOKED_AT)) or []
     others = [
         (distance, other)
@@ -46,18 +49,18 @@ def similar_points(plan: Plan, recorder: Recorder) -> list[Point]:
         point = None if schedule is None else _legal(plan, schedule)
         if point is not None and point not in winners:
             winners.append(point)
-        if len(winners) == WINNERS:
+        if len(winners) == most[0]:
             break
     near = [near for point in winners for near in plan.space.neighbours(point)]
     near = [point for point in dict.fromkeys(near) if point not in winners]
-    return [*winners, *_best(plan, near, NEIGHBOURS)]
+    return [*winners, *_best(plan, near, most[1])]
 
 
 def _best(plan: Plan, points: Sequence[Point], count: int) -> list[Point]:
     """The ``count`` best by estimate, ties in order."""
     if not points:
         return []
-    estimate, _ = predict_points(plan, points)
+    estimate, _ = predict_points(plan, points, corrected=True)
     order = np.argsort(np.where(np.isnan(estimate), np.inf, estimate), kind="stable")
     return [points[int(place)] for place in order[:count]]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,6 +14,10 @@ WIDE = 0.05
 at a hundredth on a quiet machine."""
 DRIFTED = 0.1
 """Change from the first to the last third of the samples from which a time is noisy."""
+DISTURBED = 0.2
+"""Share of the samples during which the timing thread lost its processor from which it is noisy."""
+CROWDED = 0.5
+"""Share of all processors that others kept busy from which they are named as the cause."""
 
 
 @dataclass(frozen=True)
@@ -21,7 +26,9 @@ class Noise:
 
     ``interval``: half the width of its 95 % interval as a share of its median. ``drift``: median of
     the last third of the samples over that of the first. ``slow``: every sample was taken in the
-    unit's slow mode. ``undecided``: the final ended with its order open because the ratios are too
+    unit's slow mode. ``disturbed``: share of the samples during which the timing thread lost its
+    processor. ``others``: share of all processors that other programs kept busy, None where that is
+    not known. ``undecided``: the final ended with its order open because the ratios are too
     wide, not because the kernels are equally fast.
     """
 
@@ -29,6 +36,8 @@ class Noise:
     drift: float
     slow: bool
     undecided: bool
+    disturbed: float = 0.0
+    others: float | None = None
 
     @property
     def reasons(self) -> tuple[str, ...]:
@@ -42,6 +51,12 @@ class Noise:
             found.append("the unit was in its slow mode all the time")
         if self.undecided:
             found.append("the final could not tell the best apart")
+        if self.disturbed > DISTURBED:
+            found.append(
+                f"the processor was taken away in {100 * self.disturbed:.0f} % of the samples"
+            )
+        if found and self.others is not None and self.others > CROWDED:
+            found.append(f"other programs kept {100 * self.others:.0f} % of the processors busy")
         return tuple(found)
 
     @property
@@ -62,6 +77,8 @@ class Noise:
             "drift": self.drift,
             "slow": self.slow,
             "undecided": self.undecided,
+            "disturbed": self.disturbed,
+            "others": self.others,
             "message": self.message,
         }
 
@@ -81,4 +98,11 @@ def noise_of(measurement: Measurement, final: Comparison | None) -> Noise:
         drift=float(conditions.get("drift", 1.0)),
         slow=conditions.get("mode") == "slow",
         undecided=final is not None and not final.decided and wide,
+        disturbed=len(conditions.get("disturbed", ())) / max(1, len(measurement.samples_us)),
+        others=_others({**conditions, **({} if final is None else final.conditions)}),
     )
+
+
+def _others(conditions: Mapping[str, Any]) -> float | None:
+    busy, processors = conditions.get("others"), conditions.get("processors")
+    return float(busy) / float(processors) if busy is not None and processors else None

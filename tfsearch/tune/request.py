@@ -20,6 +20,8 @@ from tfsearch.plugin import identity, registry
 from tfsearch.plugin.kernel import bound_problem
 from tfsearch.plugin.target import Compiler, Device, Problem, Target
 from tfsearch.search import parse_policy
+from tfsearch.search.learned import Learned
+from tfsearch.search.problem import Times
 from tfsearch.space import Points, Space
 from tfsearch.space.file import KernelWorkload
 
@@ -114,7 +116,8 @@ class TuneRequest:
 class Plan:
     """A resolved request. It is the problem that policies see: ``space`` and ``predict``.
 
-    ``space`` is the target's with the fixed parameters held; ``problem`` the target's own.
+    ``space`` is the target's with the fixed parameters held; ``problem`` the target's own;
+    ``learned`` what corrects its estimates, where that has been shown to help.
     """
 
     request: TuneRequest
@@ -123,10 +126,26 @@ class Plan:
     compiler: Compiler
     problem: Problem
     space: Space
+    learned: Learned | None = None
+
+    @property
+    def corrects(self) -> bool:
+        """Whether :meth:`correct` changes anything."""
+        return self.learned is not None
+
+    def correct(self, points: Points, estimate_us: Times) -> Times:
+        """The estimates of a batch with what was learned from other workloads."""
+        if self.learned is None:
+            return estimate_us
+        return estimate_us * self.learned.factor(points, self.problem.facts(points))
 
     def predict(self, points: Points) -> Prediction:
         """Predicted times of a batch of points of :attr:`space`, under the request's protocol."""
         return self.problem.predict(points, cold=protocol_named(self.request.protocol).cold)
+
+    def point_facts(self, points: Points) -> Mapping[str, Any]:
+        """The integer facts of a batch of points, one column each."""
+        return self.problem.facts(points)
 
     @cached_property
     def workload(self) -> WorkloadRecord:

@@ -9,7 +9,12 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
 from tfsearch.core import settings as core_settings
-from tfsearch.core.errors import NoCandidateError, TfsearchError, UnavailableError
+from tfsearch.core.errors import (
+    NoCandidateError,
+    RequestError,
+    TfsearchError,
+    UnavailableError,
+)
 from tfsearch.core.records import Status
 from tfsearch.core.settings import Settings
 from tfsearch.cost.rates import rates_of
@@ -28,6 +33,7 @@ from tfsearch.tune.final import Finalist, Outcome, run_baseline, run_final
 from tfsearch.tune.fleet import Fleet
 from tfsearch.tune.hints import similar_points
 from tfsearch.tune.interrupt import Interrupts
+from tfsearch.tune.learn import learned_for
 from tfsearch.tune.noise import Noise, noise_of
 from tfsearch.tune.observer import Observer, Silent, Stage, Started
 from tfsearch.tune.ownership import is_gone, own_name
@@ -46,6 +52,8 @@ from tfsearch.tune.session import Done, Loop, now
 
 START_WAIT_S = 60.0
 """How long a session that begins waits for a server that does not answer."""
+COUNT_S = 120.0
+"""How long a space may take to be counted before it is refused: nothing is searched uncounted."""
 
 
 def tune(
@@ -101,7 +109,7 @@ class _Tuning:
         started: float,
         fleet: Fleet | None = None,
     ) -> None:
-        self.plan = plan
+        self.plan = replace(plan, learned=learned_for(plan, recorder, observer))
         self.fleet = fleet
         self.recorder = recorder
         self.places = places
@@ -114,7 +122,13 @@ class _Tuning:
         plan = self.plan
         self.observer.stage(Stage.ENUMERATE)
         with self.interrupts.waiting():
-            counts = plan.space.count()
+            counts = plan.space.count_within(COUNT_S)
+        if not counts.exact:
+            raise RequestError(
+                "tune.space-too-large",
+                f"the {counts.points} points of this space cannot be counted in {COUNT_S:g} s "
+                f"(about {counts.legal:.3g} are legal); fix some parameters or constrain them more",
+            )
         if counts.legal == 0:
             reasons = ", ".join(f"{code}: {count}" for code, count in counts.rejected.items())
             raise NoCandidateError(

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter, deque
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
 from tfsearch.core.errors import UnavailableError
@@ -25,6 +25,7 @@ from tfsearch.search import Policy, Result
 from tfsearch.space import Point
 from tfsearch.tune.building import Builder
 from tfsearch.tune.interrupt import Interrupts
+from tfsearch.tune.measured import measured_of
 from tfsearch.tune.observer import Observer, Progress, TrialEnded
 from tfsearch.tune.prepare import Candidate, Failure, Preparer, shortened
 from tfsearch.tune.recorder import Built, Recorder
@@ -32,7 +33,15 @@ from tfsearch.tune.report import FailedStatus
 from tfsearch.tune.request import Plan
 
 FINAL_SHARE = 0.2
+"""Share of the seconds that is kept for confirming the best few; the rest explores."""
 FINAL_MOST_S = 10.0
+SUSPICIOUS = 3.0
+"""How many times faster than the best so far a candidate must be to be measured again."""
+SUSPICIOUS_AFTER = 3
+"""Trials that there must have been: the first ones have nothing to be compared with."""
+RECHECK_SEED = 7919
+RECHECKED = "recheck"
+"""The condition of a measurement that was taken again; it holds both medians."""
 
 # These say the same every time; a crash or a time-out may have been the machine's fault.
 ANSWERED = (
@@ -55,11 +64,14 @@ class Done:
 
 @dataclass(eq=False)
 class Entry:
-    """A candidate in flight: ``known`` when the record answers it; ``built`` under measurement."""
+    """A candidate in flight: ``known`` when the record answers it; ``built`` under measurement,
+    for the second time when there is a ``first`` outcome.
+    """
 
     candidate: Candidate
     known: StoredTrial | None = None
     built: Built | None = None
+    first: MeasureOutcome | None = None
 
 
 class Loop:
@@ -241,22 +253,39 @@ class Loop:
         if isinstance(built, Failure):
             self._close(entry, self._record(self._trial(candidate, built)))
             return False
-        job = self._job(candidate, built)
+        entry.built = built
+        self._start(entry, built)
+        return True
+
+    def _start(self, entry: Entry, built: Built) -> None:
+        job = self._job(entry.candidate, built, again=entry.first is not None)
         self._executor.start(self._tickets, job)
         self._flying[self._tickets] = entry
         self._tickets += 1
-        entry.built = built
-        return True
 
     def _take(self) -> None:
         """Record the candidate whose measurement ends next."""
         with self._interrupts.waiting():
             ended = self._executor.next_ended()
-        entry = self._flying[ended.ticket]
-        trial = self._trial(entry.candidate, None, entry.built, ended.outcome)
+        entry, outcome = self._flying[ended.ticket], ended.outcome
+        if entry.first is None and self._suspicious(outcome) and entry.built is not None:
+            entry.first = outcome
+            del self._flying[ended.ticket]
+            self._start(entry, entry.built)
+            return
+        if entry.first is not None:
+            outcome = confirmed(entry.first, outcome)
+        trial = self._trial(entry.candidate, None, entry.built, outcome)
         done = self._record(trial)
         del self._flying[ended.ticket]
         self._close(entry, done)
+
+    def _suspicious(self, outcome: MeasureOutcome) -> bool:
+        """Whether a candidate is so much faster than the rest that it is measured again."""
+        measurement = outcome.measurement
+        if measurement is None or self.best_us is None or len(self.done) < SUSPICIOUS_AFTER:
+            return False
+        return measurement.median_us * SUSPICIOUS < self.best_us
 
     def _land(self) -> None:
         """Take what is under measurement, so that no finished measurement is lost."""
@@ -270,7 +299,9 @@ class Loop:
         self._announce(done)
         self._queue.remove(entry)
 
-    def _job(self, candidate: Candidate, built: Built) -> MeasureJob:
+    def _job(self, candidate: Candidate, built: Built, *, again: bool = False) -> MeasureJob:
+        """The job of a candidate; ``again``: with other inputs and another order."""
+        more = RECHECK_SEED if again else 0
         assert candidate.source is not None
         plan = self._plan
         return measure_job(
@@ -281,8 +312,8 @@ class Loop:
             protocol=plan.request.protocol,
             limits=plan.request.limits,
             sha256=built.record.artifact,
-            seed=plan.request.seed + self._next_index + len(self._flying),
-            verification_seed=plan.request.seed,
+            seed=plan.request.seed + self._next_index + len(self._flying) + more,
+            verification_seed=plan.request.seed + more,
             incumbent_us=self.best_us,
         )
 
@@ -371,6 +402,20 @@ class Loop:
         self._queue.clear()
 
 
+def confirmed(first: MeasureOutcome, second: MeasureOutcome) -> MeasureOutcome:
+    """Of two measurements of a suspiciously fast candidate the slower one, or the failure."""
+    if second.measurement is None or first.measurement is None:
+        return second
+    slower = max(first, second, key=_median_of)
+    assert slower.measurement is not None
+    told = {**slower.measurement.conditions, RECHECKED: [_median_of(first), _median_of(second)]}
+    return replace(slower, measurement=replace(slower.measurement, conditions=told))
+
+
+def _median_of(outcome: MeasureOutcome) -> float:
+    return 0.0 if outcome.measurement is None else outcome.measurement.median_us
+
+
 def _result(point: Point, trial: Trial) -> Result:
     measurement = trial.measurement
     return Result(
@@ -381,6 +426,7 @@ def _result(point: Point, trial: Trial) -> Result:
         where=trial.where,
         message=trial.message,
         ci_us=None if measurement is None else measurement.ci_us,
+        measured=measured_of(trial),
     )
 
 

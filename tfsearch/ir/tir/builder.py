@@ -68,10 +68,16 @@ class Builder:
         alignment: int = 64,
         layout: Layout | SwizzledLayout | None = None,
         fragment: str = "",
+        over: Buffer | None = None,
+        at: int = 0,
     ) -> Buffer:
-        """Allocate a buffer for the rest of the current block."""
+        """Allocate a buffer for the rest of the current block.
+
+        ``over``: it shares the storage of another, from byte ``at`` on.
+        """
         name = self.fresh(stem)
-        buffer = Buffer(name, dtype, shape, space, strides, alignment, layout, fragment)
+        base = "" if over is None else over.name
+        buffer = Buffer(name, dtype, shape, space, strides, alignment, layout, fragment, base, at)
         self.append(Alloc(buffer))
         return buffer
 

@@ -63,6 +63,8 @@ class Buffer:
     row-major. ``alignment`` is the guaranteed alignment of the first element in bytes.
     ``layout`` stands instead of strides: one mode a dimension, offsets in elements.
     ``fragment`` names the thread-value layout of a register tile ("" where one thread holds it).
+    ``over`` names a buffer whose storage this one shares, from its byte ``at`` on ("": it has its
+    own): what is written through one is undefined in the other.
     """
 
     name: str
@@ -73,6 +75,8 @@ class Buffer:
     alignment: int = 64
     layout: Layout | SwizzledLayout | None = None
     fragment: str = ""
+    over: str = ""
+    at: int = 0
 
     @property
     def dense_strides(self) -> tuple[int, ...]:

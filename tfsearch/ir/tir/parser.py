@@ -263,9 +263,11 @@ class _Parser:
         fragment = self._name() if self._accept("fragment") else ""
         self._take("align")
         alignment = self._integer()
+        over = self._name() if self._accept("over") else ""
+        at = self._integer() if self._accept("at") else 0
         buffer = Buffer(
             name, DType(token.text), shape, MemorySpace(space.text), strides, alignment, layout,
-            fragment,
+            fragment, over, at,
         )  # fmt: skip
         self._buffers[-1][name] = buffer
         return buffer

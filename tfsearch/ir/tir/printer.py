@@ -31,6 +31,7 @@ What concurrent kernels say more (only where it differs from a unit of one threa
     ) {
       alloc full: barrier[4] shared align 8
       alloc ring: f32[4, 32, 8] shared layout "sw(1,2,3) o (4,32,8):(256,8,1)" align 1024
+      alloc out: f32[32, 8] shared align 128 over ring at 1024
       role maths warps 4..12 width 4 as w {
         alloc acc: f32[32, 16] register fragment "m32n16" align 4
       }
@@ -135,10 +136,12 @@ def print_buffer(buffer: Buffer) -> str:
         strides += f" layout {json.dumps(str(buffer.layout))}"
     if buffer.fragment:
         strides += f" fragment {json.dumps(buffer.fragment)}"
-    return (
+    text = (
         f"{quote(buffer.name)}: {buffer.dtype.value}[{shape}] {buffer.space.value}{strides}"
         f" align {buffer.alignment}"
     )
+    text += f" over {quote(buffer.over)}" if buffer.over else ""
+    return text + (f" at {buffer.at}" if buffer.at else "")
 
 
 def print_box(box: Box) -> str:

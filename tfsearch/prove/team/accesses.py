@@ -8,7 +8,7 @@ acting threads do not know to have happened.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -16,10 +16,12 @@ import numpy as np
 from tfsearch.atoms.contract import GENERIC
 from tfsearch.ir.tir.nodes import Buffer, MemorySpace
 from tfsearch.prove.memory import Array
+from tfsearch.prove.rules_layout import element_offsets
 from tfsearch.prove.team.knowledge import Collective
 
 Index = tuple[Any, ...]
 Ids = np.ndarray[Any, np.dtype[np.int32]]
+Offsets = np.ndarray[Any, np.dtype[np.int64]]
 
 
 @dataclass(slots=True)
@@ -50,21 +52,30 @@ class Record:
 
 @dataclass(frozen=True)
 class Conflict:
-    """Two accesses that nothing orders: the code, the earlier one, and the element's place."""
+    """Two accesses that nothing orders: the code, the earlier one, and the element's place.
+
+    ``other``: the buffer that the earlier one went through, where that is another one over the
+    same storage.
+    """
 
     code: str
     earlier: Record
     wrote: bool
     position: int
+    other: str = ""
 
 
 class Memory:
     """One buffer's memory in the team interpreter: values, what was written, who accessed it.
 
-    Arrays have the buffer's shape; where elements lie does not matter here.
+    Arrays have the buffer's shape; where elements lie does not matter here, but where buffers
+    share storage (see :meth:`lie_over`).
     """
 
-    __slots__ = ("buffer", "last", "mask", "reads", "reduces", "tracked", "values")
+    __slots__ = (
+        "_owner", "_places", "buffer", "last", "mask", "peers", "reads", "reduces", "tracked",
+        "values",
+    )  # fmt: skip
 
     def __init__(self, buffer: Buffer, *, tracked: bool = True) -> None:
         self.buffer = buffer
@@ -74,6 +85,43 @@ class Memory:
         self.last: Ids = np.zeros(buffer.shape if tracked else (0,), dtype=np.int32)
         self.reads: dict[int, Ids] = {}
         self.reduces: dict[int, Ids] = {}
+        self.peers: list[Memory] = []
+        """Other memories that share bytes with this one."""
+        self._places: Offsets | None = None
+        self._owner: Offsets | None = None
+
+    def lie_over(self, base: Memory) -> None:
+        """Share the storage of another memory, and of those that lie over it already."""
+        for other in (base, *base.peers):
+            self.peers.append(other)
+            other.peers.append(self)
+        for memory in (self, *self.peers):
+            memory._place(base.buffer.bytes)
+
+    def _place(self, size: int) -> None:
+        """Find out which bytes of the shared storage each element has, and the other way."""
+        if self._places is not None:
+            return
+        width = self.buffer.dtype.bytes
+        places = self.buffer.at + element_offsets(self.buffer) * width
+        owner = np.full(size, -1, dtype=np.int64)
+        for byte in range(width):
+            owner[places.reshape(-1) + byte] = np.arange(places.size)
+        self._places, self._owner = places, owner
+
+    def shared_with(self, index: Index) -> Iterator[tuple[Memory, Index]]:
+        """The elements of other memories that lie where those of this one do."""
+        if not self.peers or self._places is None:
+            return
+        width = self.buffer.dtype.bytes
+        first = self._places[index].reshape(-1)
+        taken = (first[:, None] + np.arange(width)).reshape(-1)
+        for peer in self.peers:
+            if peer._owner is not None:
+                hit = np.unique(peer._owner[taken])
+                hit = hit[hit >= 0]
+                if hit.size:
+                    yield peer, np.unravel_index(hit, peer.buffer.shape)
 
     def poison(self) -> None:
         """Forget that anything was written."""
@@ -84,8 +132,19 @@ class Memory:
     ) -> Conflict | None:
         """Record an access (``read``, ``write``, ``reduce``); what it conflicts with, if anything.
 
-        ``number`` is the record's place in ``history``.
+        ``number`` is the record's place in ``history``. Storage that other buffers lie over is
+        accessed with it.
         """
+        found = self._note(kind, index, number, record, history)
+        for peer, elements in self.shared_with(index):
+            other = peer._note(kind, elements, number, record, history)
+            if other is not None and found is None:
+                found = replace(other, other=peer.buffer.name)
+        return found
+
+    def _note(
+        self, kind: str, index: Index, number: int, record: Record, history: list[Record]
+    ) -> Conflict | None:
         found: Conflict | None = None
         for ids, writes, where in self._others(kind):
             view = ids[index]

@@ -129,7 +129,9 @@ class Executor:
                 memories = machine.units[who.unit].shared
                 found = memories.get(buffer.name)
                 if found is None:
-                    memories[buffer.name] = Memory(buffer)
+                    memory = memories[buffer.name] = Memory(buffer)
+                    if buffer.over:
+                        memory.lie_over(memories[buffer.over])
                 elif who.width == self.kernel.warps:
                     found.poison()
             case MemorySpace.SCRATCH:

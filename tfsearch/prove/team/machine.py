@@ -270,24 +270,29 @@ class Machine:
     def _conflict(self, operand: Operand, kind: str, now: Record, found: Conflict) -> None:
         verbs = {"read": "reads", "write": "writes", "reduce": "reduces into"}
         at = self._element(operand, found.position)
+        through = f" through {found.other}" if found.other else ""
+        at = [] if found.other else at
         before = self.reporter.where(found.earlier)
         did = "wrote" if found.wrote else "read"
         name = operand.place.buffer.name
         flight = " asynchronously" if now.operation >= 0 else ""
         head = (
-            f"{now.who.label}{flight} {verbs[kind]} {name}{at} (operand {operand.place.spec.name})"
+            f"{now.who.label}{flight} {verbs[kind]} {name}{at or ''} "
+            f"(operand {operand.place.spec.name})"
         )
         match found.code:
             case "tir.in-flight" | "tir.slot-in-use" if found.earlier.operation >= 0:
                 does = "writes" if found.wrote else "reads"
-                tail = f"which {before} {does} asynchronously; nothing here has awaited that"
+                tail = (
+                    f"which {before} {does}{through} asynchronously; nothing here has awaited that"
+                )
             case "tir.proxy-fence":
                 tail = (
-                    f"which {before} wrote through the proxy {found.earlier.proxy}; no fence makes "
-                    f"that visible to the proxy {now.proxy}"
+                    f"which {before} wrote{through} through the proxy {found.earlier.proxy}; no "
+                    f"fence makes that visible to the proxy {now.proxy}"
                 )
             case _:
-                tail = f"which {before} {did}, and nothing orders the two"
+                tail = f"which {before} {did}{through}, and nothing orders the two"
         self.reporter.report(found.code, now.statement, now.operand, f"{head}, {tail}")
 
     def _element(self, operand: Operand, position: int) -> list[int]:
@@ -335,6 +340,8 @@ class Machine:
         for operand in operands:
             if operand.place.spec.access.writes:
                 for memory in operand.memories:
+                    for peer, elements in memory.shared_with(operand.index):
+                        peer.mask[elements] = 0
                     memory.mask[operand.index] = 1
 
     def _execute(self, operation: Operation) -> None:

@@ -174,7 +174,9 @@ def needs_team(kernel: Kernel, atoms: Mapping[str, Atom]) -> bool:
     """Whether units of a kernel are more than one agent that does one thing after another."""
     if kernel.warps * kernel.lanes != 1 or kernel.cluster_size > 1:
         return True
-    return any(not atoms[name].is_plain for name in called(kernel.body) if name in atoms)
+    if any(not atoms[name].is_plain for name in called(kernel.body) if name in atoms):
+        return True
+    return any(isinstance(s, Alloc) and s.buffer.over for _, s in walk(kernel.body))
 
 
 def called(block: Block) -> set[str]:

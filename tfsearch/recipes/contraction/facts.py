@@ -400,7 +400,7 @@ class _Batch:
         c, unit = self.owner.contraction, self.owner.unit
         caches = self.owner.kit.caches
         across = np.minimum(self.n.total * unit.tile[1] / self.n_blocks, c.n)
-        high = np.where(self.nkm, c.m, self.m.total * unit.tile[0] / self.m_blocks)
+        high = self.m.total * unit.tile[0] / np.where(self.nkm, 1, self.m_blocks)
         width = np.where(self.nkm, across, c.n) * unit.acc.bytes
         share = _sets_shared(c.n * unit.acc.bytes, width, L2_WAY_BYTES)
         beside = _sets_shared(self._pitch_b(), across * unit.b.bytes, L2_WAY_BYTES)

@@ -6,6 +6,7 @@ build and check the kernel is read when asked for, so that any definition can be
 
 from tfsearch.space.file.model import Argument, Fill, Init, KernelSpec, Launch, SpaceFile
 from tfsearch.space.file.read import read_space_file
+from tfsearch.space.file.t4 import Results, is_results, read_results
 from tfsearch.space.file.workload import KernelWorkload, kernel_workload
 
 __all__ = [
@@ -15,7 +16,10 @@ __all__ = [
     "KernelSpec",
     "KernelWorkload",
     "Launch",
+    "Results",
     "SpaceFile",
+    "is_results",
     "kernel_workload",
+    "read_results",
     "read_space_file",
 ]

@@ -86,6 +86,7 @@ class CudaTarget:
         """Capacities of a block and of its threads."""
         from tfsearch.ir.tir.nodes import MemorySpace
         from tfsearch.prove.limits import Limits
+        from tfsearch.target.cuda.emit import GIVEN_ALIGNMENT
 
         hardware = gpu_of(device.record).hardware
         most = hardware.whole("limit.registers_per_thread")
@@ -103,6 +104,7 @@ class CudaTarget:
             register_file=hardware.whole("limit.registers"),
             register_least=24,
             register_most=most,
+            shared_given=GIVEN_ALIGNMENT,
         )
 
     def document_path(self, device: Device) -> Path:

@@ -7,20 +7,21 @@ from collections.abc import Mapping
 
 from tfsearch.atoms.contract import Atom
 from tfsearch.codegen.clike import KernelEmitter
-from tfsearch.codegen.storage import ENTRY_PREFIX, allocations, entry_spec, plan
+from tfsearch.codegen.storage import ENTRY_PREFIX, entry_spec, plan
 from tfsearch.core.errors import InternalError
 from tfsearch.core.launch import EntrySpec, LaunchSpec
 from tfsearch.ir.dtypes import DType
 from tfsearch.ir.tir.nodes import UNIT, Buffer, Kernel, MemorySpace, Module
+from tfsearch.prove.storage import SharedLayout, shared_layout
 from tfsearch.target.cuda.launching import Configuration
 from tfsearch.target.cuda.teams import FIRST, LANE, TeamEmitter, descriptors, has_teams
 
 HEADER = "kernel.cuh"
 TEAMS_HEADER = "teams" + ".cuh"
 SHARED = "tfs_shared"
-SHARED_ALIGNMENT = 1024
-"""Bytes that dynamic shared memory is brought to; what is aligned to more than it is given."""
 GIVEN_ALIGNMENT = 16
+"""Bytes that dynamic shared memory is known to start at a multiple of; a kernel whose buffers ask
+for more asks for padding, and skips it."""
 _ELEMENTS = {
     DType.F32: "tfs_f32",
     DType.F64: "tfs_f64",
@@ -94,11 +95,12 @@ def source_of(module: Module, atoms: Mapping[str, Atom]) -> tuple[str, LaunchSpe
     attributes: dict[str, object] = {}
     for kernel in module.kernels:
         layout = plan(kernel)
-        offsets, shared = shared_plan(kernel)
+        places = shared_layout(kernel)
+        shared = places.requested(GIVEN_ALIGNMENT)
         threads = kernel.warps * kernel.lanes
         kind = TeamEmitter if has_teams(kernel) else KernelEmitter
-        emitter = kind(kernel, atoms, CudaDialect(threads, offsets), layout)
-        parts += _entry(kernel, emitter, shared)
+        emitter = kind(kernel, atoms, CudaDialect(threads, places.offsets), layout)
+        parts += _entry(kernel, emitter, places)
         entry = entry_spec(kernel, layout)
         boxes = tuple(found for _, found in descriptors(kernel))
         how = Configuration((kernel.units, 1, 1), (threads, 1, 1), _cluster(kernel), shared, boxes)
@@ -108,29 +110,11 @@ def source_of(module: Module, atoms: Mapping[str, Atom]) -> tuple[str, LaunchSpe
     return "\n".join(parts), launch
 
 
-def shared_plan(kernel: Kernel) -> tuple[dict[str, int], int]:
-    """Offsets of shared buffers, and the dynamic shared memory that a launch asks for.
-
-    Buffers do not share storage. Beyond :data:`GIVEN_ALIGNMENT` padding is asked for, since
-    dynamic shared memory starts where the system puts it.
-    """
-    offsets: dict[str, int] = {}
-    top, most = 0, GIVEN_ALIGNMENT
-    for buffer in allocations(kernel.body):
-        if buffer.space is MemorySpace.SHARED:
-            alignment = max(buffer.alignment, GIVEN_ALIGNMENT)
-            most = max(most, alignment)
-            top = -(-top // alignment) * alignment
-            offsets[buffer.name] = top
-            top += buffer.bytes
-    return offsets, top + (most - GIVEN_ALIGNMENT if top else 0)
-
-
 def _cluster(kernel: Kernel) -> tuple[int, int, int]:
     return (kernel.cluster_size, 1, 1)
 
 
-def _entry(kernel: Kernel, emitter: KernelEmitter, shared: int) -> list[str]:
+def _entry(kernel: Kernel, emitter: KernelEmitter, shared: SharedLayout) -> list[str]:
     threads = kernel.warps * kernel.lanes
     teams = has_teams(kernel)
     parameters = [f"{element} *__restrict__ {name}" for element, name in emitter.parameters()]
@@ -147,15 +131,11 @@ def _entry(kernel: Kernel, emitter: KernelEmitter, shared: int) -> list[str]:
     ]
     if teams:
         lines.append(f"  const bool {FIRST} = {LANE} == 0;")
-    if shared:
-        mask = SHARED_ALIGNMENT - 1
-        aligned = any(
-            b.space is MemorySpace.SHARED and b.alignment > GIVEN_ALIGNMENT
-            for b in allocations(kernel.body)
-        )
+    if shared.bytes:
+        mask = shared.alignment - 1
         raw = f"{SHARED}_raw"
         lines.append(f"  extern __shared__ __align__({GIVEN_ALIGNMENT}) char {raw}[];")
-        if aligned:
+        if shared.alignment > GIVEN_ALIGNMENT:
             lines += [
                 f"  const unsigned tfs_skip = -(unsigned)__cvta_generic_to_shared({raw}) & {mask};",
                 f"  char *const {SHARED} = {raw} + tfs_skip;",

@@ -145,6 +145,7 @@ class Width:
         flops: int = 0,
         latency: float = 4.0,
         effects: Effects | None = None,
+        shared_bytes: int = 0,
     ) -> Atom:
         """An atom that all threads of the unit execute."""
         return Atom(
@@ -159,6 +160,7 @@ class Width:
             effects=effects or Effects(),
             flops=flops,
             issuing_warps=self.warps,
+            shared_bytes=shared_bytes,
         )
 
 
@@ -392,6 +394,7 @@ def _reductions(width: Width) -> Iterator[Atom]:
             flops=width.lanes,
             latency=150.0,
             effects=effects,
+            shared_bytes=width.dtype.bytes * width.warps if width.warps > 1 else 0,
         )
 
 

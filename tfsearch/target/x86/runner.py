@@ -11,7 +11,8 @@ import numpy as np
 
 from tfsearch.core.launch import EntrySpec, LaunchSpec
 from tfsearch.core.memory import WORKSPACE_ALIGNMENT, aligned_bytes
-from tfsearch.measure.buffers import HostArguments
+from tfsearch.measure.buffers import HostArguments, poison_bits
+from tfsearch.measure.protocols import Audit
 from tfsearch.target.x86 import support
 from tfsearch.target.x86.device import SELECTOR, processor
 
@@ -42,12 +43,14 @@ class X86Arguments(HostArguments):
 
     packed: Packed
 
-    def __init__(self, launch: LaunchSpec, inputs: Mapping[str, Array]) -> None:
+    def __init__(
+        self, launch: LaunchSpec, inputs: Mapping[str, Array], *, aligned: bool = False
+    ) -> None:
         self._prepared_from = {
             a.name for entry in launch.prepares for a in entry.arguments if a.io == "in"
         }
         self.stale = bool(launch.prepares)
-        super().__init__(launch, inputs)
+        super().__init__(launch, inputs, aligned=aligned)
 
     def write(self, name: str, value: Array) -> None:
         """Overwrite an argument; what was prepared from it is prepared again before it is used."""
@@ -107,7 +110,13 @@ class X86Loaded:
 
     def bind(self, inputs: Mapping[str, Array]) -> X86Arguments:
         """Guarded memory with the inputs copied in; the prepare entries have run on it."""
-        arguments = X86Arguments(self.launch, inputs)
+        return self._bound(X86Arguments(self.launch, inputs))
+
+    def bind_aligned(self, inputs: Mapping[str, Array]) -> X86Arguments:
+        """As :meth:`bind`, at the starts of pages."""
+        return self._bound(X86Arguments(self.launch, inputs, aligned=True))
+
+    def _bound(self, arguments: X86Arguments) -> X86Arguments:
         self.refresh(arguments)
         address = {a.name: arguments.address(a.name) for a in self.launch.main.arguments}
         arguments.packed = Packed(self.launch.main, address)
@@ -126,6 +135,12 @@ class X86Loaded:
         """One call; ``OSError`` when the kernel reports a failure."""
         self.refresh(arguments)
         _check(self.main(arguments.packed.array))
+
+    def call_soiled(self, arguments: X86Arguments, fill: int) -> None:
+        """See :class:`tfsearch.measure.protocols.Soiling`."""
+        self.refresh(arguments)
+        code = ctypes.cast(self.main, ctypes.c_void_p).value
+        _check(support.library().tfs_call_soiled(code, arguments.packed.array, fill))
 
 
 def _check(code: int) -> None:
@@ -181,6 +196,37 @@ class X86Runner:
             raise OSError(f"timing failed with code {code}")
         return out
 
+    def audit(
+        self,
+        kernel: X86Loaded,
+        arguments: Sequence[X86Arguments],
+        calls: int,
+        *,
+        exchange: bool,
+        keep: Sequence[str],
+        seed: int,
+    ) -> Audit:
+        """See :class:`tfsearch.measure.protocols.Auditing`."""
+        for one in arguments:
+            kernel.refresh(one)
+        sets = [_Arrays.of(kernel.launch, one, keep) for one in arguments]
+        row = (ctypes.c_void_p * len(sets))(*(ctypes.addressof(a.packed.array) for a in arguments))
+        found = _Audited()
+        code = support.library().tfs_audit(
+            ctypes.cast(kernel.main, ctypes.c_void_p), row, (_Arrays * len(sets))(*sets),
+            len(sets), calls, exchange, seed & (2**64 - 1), ctypes.byref(found),
+        )  # fmt: skip
+        if code:
+            raise OSError(f"auditing failed with code {code}")
+        return Audit(
+            ns=found.ns,
+            counted=found.counted,
+            exchanged=found.exchanged,
+            unwritten=bool(found.unwritten),
+            late=bool(found.late),
+            calls=found.calls,
+        )
+
     def _flush_spec(self) -> _Flush:
         if self._flush is None:
             size = min(FLUSH_LIMIT, FLUSH_FACTOR * processor().caches[-1])
@@ -216,6 +262,44 @@ class X86Runner:
 
 class _Flush(ctypes.Structure):
     _fields_ = (("buffer", ctypes.c_void_p), ("bytes", ctypes.c_size_t))
+
+
+class _Array(ctypes.Structure):
+    _fields_ = (
+        ("at", ctypes.c_void_p),
+        ("count", ctypes.c_int64),
+        ("poison", ctypes.c_uint64),
+        ("width", ctypes.c_int64),
+    )
+
+
+class _Arrays(ctypes.Structure):
+    _fields_ = (
+        ("inputs", ctypes.POINTER(_Array)),
+        ("outputs", ctypes.POINTER(_Array)),
+        ("ninputs", ctypes.c_int64),
+        ("noutputs", ctypes.c_int64),
+    )
+
+    @classmethod
+    def of(cls, launch: LaunchSpec, arguments: X86Arguments, keep: Sequence[str]) -> _Arrays:
+        """Dense arrays of more than one element: inputs that may change, and pure outputs."""
+        found: dict[str, list[_Array]] = {"in": [], "out": []}
+        for spec in launch.main.arguments:
+            buffer = arguments.buffers[spec.name]
+            count = int(np.prod(spec.shape))
+            if spec.io in found and spec.name not in keep and buffer.dense and count > 1:
+                poison, width = poison_bits(buffer.dtype), buffer.dtype.itemsize
+                found[spec.io].append(_Array(buffer.address, count, poison, width))
+        inputs, outputs = ((_Array * len(found[io]))(*found[io]) for io in ("in", "out"))
+        return cls(inputs, outputs, len(inputs), len(outputs))
+
+
+class _Audited(ctypes.Structure):
+    _fields_ = tuple(
+        (name, ctypes.c_int64)
+        for name in ("ns", "counted", "exchanged", "unwritten", "late", "calls")
+    )
 
 
 def make(selector: str) -> X86Runner:

@@ -42,6 +42,20 @@ _CALLS: dict[str, tuple[object, Sequence[object]]] = {
     ),
     "tfs_probe_read": (ctypes.c_double, (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)),
     "tfs_amx_enable": (ctypes.c_int, ()),
+    "tfs_call_soiled": (ctypes.c_int, (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int)),
+    "tfs_audit": (
+        ctypes.c_int,
+        (
+            ctypes.c_void_p,
+            ctypes.c_void_p,
+            ctypes.c_void_p,
+            ctypes.c_int,
+            ctypes.c_int,
+            ctypes.c_int,
+            ctypes.c_uint64,
+            ctypes.c_void_p,
+        ),
+    ),
     "tfs_time_many": (
         ctypes.c_int,
         (

@@ -9,6 +9,7 @@
 #include <immintrin.h>
 #include <limits.h>
 #include <linux/futex.h>
+#include <malloc.h>
 #include <pthread.h>
 #include <sched.h>
 #include <signal.h>
@@ -24,5 +25,7 @@
 #include "support_pool.h"
 
 #include "support_time.h"
+
+#include "support_audit.h"
 
 #include "support_probe.h"

@@ -78,6 +78,41 @@ int64_t tfs_now_ns(void);
 /* Reads every cache line of the buffer once. */
 void tfs_flush_caches(const tfs_flush* flush);
 
+/* ---- audits ------------------------------------------------------------------------------ */
+
+/* Calls fn with `fill` in the stack below it and in what malloc hands out: what it reads without
+ * having written it is not what an earlier call left there.  Returns fn's result. */
+int tfs_call_soiled(tfs_kernel fn, void** args, int fill);
+
+/* A dense array: `count` elements of `width` bytes (at most 8); the poison of an output's element. */
+typedef struct tfs_array {
+  unsigned char* at;
+  int64_t count;
+  uint64_t poison;
+  int64_t width;
+} tfs_array;
+
+/* What may be exchanged and what must be written in one argument set. */
+typedef struct tfs_arrays {
+  const tfs_array *inputs, *outputs;
+  int64_t ninputs, noutputs;
+} tfs_arrays;
+
+/* ns: of the `counted` calls, which are all but the last one of each set; exchanged: how many of
+ * those had contents of their own; unwritten: 1 if a call left poison in an output, after which
+ * there is no further call; late: whether that was written within 20 ms after the return. */
+typedef struct tfs_audited {
+  int64_t ns, counted, exchanged, unwritten, late, calls;
+} tfs_audited;
+
+/* `calls` calls (two at least) on each set in turn.  Before a call two unequal elements of an input
+ * are exchanged and a few elements of an output are poisoned; the exchange is undone before the
+ * next call of that set, so each but the last has contents that were not seen before.  Without
+ * `exchange` the same stores leave the contents as they are.  In the end they are as they were.
+ * Returns 0, TFS_TIME_BAD_ARGUMENT or the first non-zero result of fn. */
+int tfs_audit(tfs_kernel fn, void** const* argsets, const tfs_arrays* arrays, int nsets, int calls,
+              int exchange, uint64_t seed, tfs_audited* out);
+
 /* ---- probes ------------------------------------------------------------------------------ */
 
 /* f32 GFLOP/s of independent FMA chains for about `ms` milliseconds on this thread, at the widest
