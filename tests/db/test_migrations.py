@@ -15,13 +15,14 @@ from tfsearch.core.records import VERIFIER_VERSION
 from tfsearch.db import migrate, open_store, schema, upgrade_store
 
 SCHEMAS = Path(__file__).parent / "schemas"
-NEXT = '''"""A revision of some later release."""
+AFTER = f"{int(schema.HEAD) + 1:04}"
+NEXT = f'''"""A revision of some later release."""
 
 import sqlalchemy as sa
 from alembic import op
 
-revision = "0002"
-down_revision = "0001"
+revision = "{AFTER}"
+down_revision = "{schema.HEAD}"
 branch_labels = None
 depends_on = None
 
@@ -101,10 +102,10 @@ def later_release(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The program as if it had one more revision."""
     folder = tmp_path / "more"
     folder.mkdir()
-    (folder / "0002_note.py").write_text(NEXT)
+    (folder / f"{AFTER}_note.py").write_text(NEXT)
     monkeypatch.setattr(migrate, "VERSION_FOLDERS", [*migrate.VERSION_FOLDERS, folder])
-    monkeypatch.setattr(schema, "REVISIONS", (*schema.REVISIONS, "0002"))
-    monkeypatch.setattr(schema, "HEAD", "0002")
+    monkeypatch.setattr(schema, "REVISIONS", (*schema.REVISIONS, AFTER))
+    monkeypatch.setattr(schema, "HEAD", AFTER)
 
 
 def test_an_older_schema_is_upgraded_on_a_writable_open(tmp_path: Path, later_release: None):
@@ -116,7 +117,7 @@ def test_an_older_schema_is_upgraded_on_a_writable_open(tmp_path: Path, later_re
             open_store(url, **options)
         assert caught.value.code == "db.outdated"
     store = open_store(url)
-    assert store.stats().revision == "0002"
+    assert store.stats().revision == AFTER
     assert "note" in "".join(tables(path)["sessions"])
     assert store.verify() == []
     assert open_store(url, create=False).stats().trials == 2
@@ -125,8 +126,8 @@ def test_an_older_schema_is_upgraded_on_a_writable_open(tmp_path: Path, later_re
 def test_the_upgrade_command_upgrades_once(tmp_path: Path, later_release: None):
     path = tmp_path / "old.db"
     load("0001", path)
-    assert upgrade_store(f"sqlite:///{path}") == ("0001", "0002")
-    assert upgrade_store(f"sqlite:///{path}") == ("0002", "0002")
+    assert upgrade_store(f"sqlite:///{path}") == ("0001", AFTER)
+    assert upgrade_store(f"sqlite:///{path}") == (AFTER, AFTER)
 
 
 def test_an_upgraded_database_is_from_the_future_for_an_older_program(
@@ -145,7 +146,7 @@ def test_an_upgraded_database_is_from_the_future_for_an_older_program(
 def test_a_failed_upgrade_changes_nothing(tmp_path: Path, later_release: None):
     path = tmp_path / "old.db"
     load("0001", path)
-    file = tmp_path / "more" / "0002_note.py"
+    file = tmp_path / "more" / f"{AFTER}_note.py"
     file.write_text(NEXT + '    op.execute("CREATE TABLE trials (x)")\n')
     before = tables(path)
     with pytest.raises(Exception, match="already exists"):

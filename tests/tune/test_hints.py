@@ -80,5 +80,5 @@ def test_a_schedule_of_another_shape_suggests_nothing() -> None:
 
 def test_nothing_is_suggested_without_a_record(home: Settings) -> None:
     plan = resolve(TuneRequest(_gemm(10), target="null"))
-    recorder = Recorder(None, ArtifactStore(home.artifacts), Watcher())
+    recorder = Recorder(None, ArtifactStore(home.artifacts), Watcher(), home=home.home)
     assert hints.similar_points(plan, recorder) == []

@@ -154,7 +154,7 @@ def test_a_recorded_build_counts_only_where_this_user_made_its_file(
     run(gemm, store, home)
     builds = [one.trial.build for one in store.trials() if one.trial.build is not None]
     artifacts = ArtifactStore(home.artifacts)
-    recorder = Recorder(store, artifacts, Watcher())
+    recorder = Recorder(store, artifacts, Watcher(), home=home.home)
     for build in builds:
         found = recorder.build(build.key.key)
         assert found is not None

@@ -16,7 +16,8 @@ from tfsearch.db import Store, open_store
 from tfsearch.ir.workload import Workload
 from tfsearch.plugin import registry
 from tfsearch.target.null import NullTarget
-from tfsearch.tune import TrialEnded
+from tfsearch.tune import TrialEnded, recorder
+from tfsearch.tune import run as tune_run
 
 WRITES = ("put_workload", "begin_session", "record_trial", "record_final", "record_source",
           "record_proof", "record_launch", "finish_session")  # fmt: skip
@@ -46,6 +47,13 @@ class Failing:
         return call
 
 
+@pytest.fixture(autouse=True)
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody waits long for a server."""
+    monkeypatch.setattr(recorder, "END_WAIT_S", 1.0)
+    monkeypatch.setattr(tune_run, "START_WAIT_S", 1.0)
+
+
 FULL = NotSavedError("db.disk-full", "no space left")
 GONE = UnavailableError("db.unreachable", "the server went away")
 
@@ -56,15 +64,29 @@ def test_the_result_is_reported_with_exit_code_6(
     gemm: Workload, store: Store, home: Settings, after: int, error: Exception
 ) -> None:
     watcher = Watcher()
-    failing = cast("Store", Failing(store, after, error))
-    report = run(gemm, failing, home, observer=watcher, trials=4)
+    failing = Failing(store, after, error)
+    report = run(gemm, cast("Store", failing), home, observer=watcher, trials=4)
     assert report.exit_code == 6
-    assert report.unsaved is error
+    assert report.unsaved is not None
+    assert report.unsaved.code == cast("Any", error).code
     assert report.best is not None
     assert report.best.verified
     assert report.trials.ok == 4
     assert len(store.trials()) == after
     assert watcher.warnings == [cast("Any", error).code]
+    (kept,) = (home.home / "journal").iterdir()
+    assert f"kept in {kept}: the same command records them" in report.unsaved.message
+
+    failing.healed = True
+    again = run(gemm, cast("Store", failing), home, trials=4)
+    assert list((home.home / "journal").iterdir()) == []
+    assert again.exit_code == 0
+    assert again.trials.reused == 4, "all of it is answered from the record"
+    assert [one.trial.index for one in store.trials()] == [0, 1, 2, 3]
+    final = store.latest_final(gemm.key)
+    assert final is not None
+    assert all(entry.trial > 0 for entry in final.final.entries)
+    assert {one.status.value for one in store.sessions()} == {"finished"}
 
 
 def test_what_was_held_is_written_when_the_database_recovers(

@@ -11,6 +11,7 @@ from tfsearch.db.artifacts import ArtifactEntry, ArtifactStore
 from tfsearch.db.records import (
     BestQuery,
     GcReport,
+    Lease,
     ModelRecord,
     Nearest,
     Problem,
@@ -49,6 +50,7 @@ __all__ = [
     "BestQuery",
     "Counts",
     "GcReport",
+    "Lease",
     "ModelRecord",
     "Nearest",
     "Problem",

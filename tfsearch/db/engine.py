@@ -186,7 +186,16 @@ class Database:
 
     def _make_engine(self) -> Engine:
         if not self.is_sqlite:
-            engine = create_engine(self.url, connect_args={"connect_timeout": int(self.timeout_s)})
+            seconds = max(2, int(self.timeout_s))  # libpq takes 1 for 2
+            waits = {
+                "connect_timeout": seconds,
+                # A server behind a network that is cut: libpq's manual, "Parameter Key Words".
+                "tcp_user_timeout": 1000 * seconds,
+                "keepalives_idle": seconds,
+                "keepalives_interval": 2,
+                "keepalives_count": 3,
+            }
+            engine = create_engine(self.url, connect_args=waits)
             event.listen(engine, "connect", self._settle)
             event.listen(engine, "begin", _begin_server)
             return engine

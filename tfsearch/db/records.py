@@ -84,6 +84,17 @@ class SessionRecord:
 
 
 @dataclass(frozen=True)
+class Lease:
+    """Who may measure on a device; see :mod:`tfsearch.db.leases`. ``holder`` is empty: nobody."""
+
+    device: str
+    holder: str
+    term: int
+    beat: int
+    wishes: int
+
+
+@dataclass(frozen=True)
 class StoredTrial:
     """A trial and its id in the database."""
 

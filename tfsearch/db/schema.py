@@ -22,7 +22,7 @@ from sqlalchemy import (
     text,
 )
 
-REVISIONS = ("0001",)
+REVISIONS = ("0001", "0002")
 """Released schema revisions, oldest first; the last one is what this program writes."""
 
 HEAD = REVISIONS[-1]
@@ -312,4 +312,15 @@ proofs = Table(
     Column("prover", Text, primary_key=True),
     Column("ok", Integer, nullable=False),
     _text("refusals"),
+)
+
+leases = Table(
+    "leases",
+    metadata,
+    Column("device", Text, primary_key=True),
+    _text("holder"),
+    Column("term", BigInteger, nullable=False),
+    Column("beat", BigInteger, nullable=False),
+    Column("wishes", BigInteger, nullable=False),
+    comment="Which session may measure on a device now; counters only, no times",
 )

@@ -20,7 +20,7 @@ from tfsearch.core.records import (
     Trial,
     WorkloadRecord,
 )
-from tfsearch.db import codec, learning, maintain, recording, schema, writing
+from tfsearch.db import codec, learning, leases, maintain, recording, schema, writing
 from tfsearch.db import select as statements
 from tfsearch.db.artifacts import ArtifactStore
 from tfsearch.db.engine import Database
@@ -28,6 +28,7 @@ from tfsearch.db.nearest import nearest
 from tfsearch.db.records import (
     BestQuery,
     GcReport,
+    Lease,
     ModelRecord,
     Nearest,
     Problem,
@@ -370,6 +371,21 @@ class Store:
         query = select(table).where(table.c.shape == shape_hash, table.c.prover == prover_version)
         found = self._all(query, _proof)
         return found[0] if found else None
+
+    # Devices
+
+    def tend_leases(
+        self,
+        holder: str,
+        *,
+        hold: Mapping[str, int],
+        want: Mapping[str, Lease | None],
+        free: Mapping[str, int],
+    ) -> dict[str, Lease]:
+        """One round of a holder over its devices; see :func:`tfsearch.db.leases.tend`."""
+        return self._database.write(
+            lambda connection: leases.tend(connection, holder, hold=hold, want=want, free=free)
+        )
 
     # Learned models
 

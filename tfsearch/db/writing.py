@@ -115,7 +115,7 @@ def context_id(
 def insert_final(connection: Connection, final: Final, *, final_id: int | None = None) -> int:
     """Insert a final; its winner has to be one of its entries, ok and verified.
 
-    Without ``final_id`` it gets the next id.
+    Without ``final_id`` it gets the next id, or that of the same final if it is there already.
     """
     workload = workload_id(connection, final.workload)
     if final.winner not in {entry.trial for entry in final.entries}:
@@ -157,6 +157,9 @@ def insert_final(connection: Connection, final: Final, *, final_id: int | None =
         "conditions": codec.mapping(final.conditions),
         **({} if final_id is None else {"id": final_id}),
     }
+    known = find(connection, finals, values)
+    if known is not None:
+        return known  # a second delivery: no session has two finals with these values
     inserted = insert(connection, finals, values)
     connection.execute(
         schema.final_entries.insert(),

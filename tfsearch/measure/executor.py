@@ -64,6 +64,34 @@ class Executor(Protocol):
         ...
 
 
+class Leases(Protocol):
+    """Which devices this session may measure on now, where others share them; see ``want``."""
+
+    def want(self, device: str) -> None:
+        """Ask for a device; returns at once, and the wish stays."""
+        ...
+
+    def held(self, device: str) -> bool:
+        """Whether this session may measure on the device now."""
+        ...
+
+    def usable(self, device: str) -> bool:
+        """Whether something may begin on the device now."""
+        ...
+
+    def begin(self, device: str) -> bool:
+        """Use the device until as many ``end``; False when that may not begin now."""
+        ...
+
+    def end(self, device: str) -> None:
+        """One use has ended; after the last one others may get the device."""
+        ...
+
+    def holder_of(self, device: str) -> str:
+        """Who had the device at the last look; "" when nobody had or nothing is known."""
+        ...
+
+
 class LocalExecutor:
     """One device of this machine; a job runs in the caller's thread while its end is awaited."""
 

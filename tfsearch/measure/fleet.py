@@ -13,6 +13,7 @@ import os
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
@@ -20,6 +21,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
+from urllib.parse import unquote
 
 from tfsearch.core import settings
 
@@ -37,8 +39,9 @@ from tfsearch.core.records import Status
 from tfsearch.measure.bench import import_factory
 from tfsearch.measure.clock import REFERENCE_S
 from tfsearch.measure.compare import Baseline
-from tfsearch.measure.executor import Ended
+from tfsearch.measure.executor import Ended, Leases
 from tfsearch.measure.job import Comparison, MeasureJob, MeasureOutcome
+from tfsearch.measure.locks import machine_id
 from tfsearch.measure.remote import request_text, result_of, version
 from tfsearch.measure.worker import LOCK_WAIT_S, START_S
 
@@ -60,8 +63,13 @@ SHUN_S = 5.0
 """How long a device is left alone whose worker did not start: its node may be gone unnoticed."""
 REFRESH_S = 2.0
 SLICE_S = 0.2
-LEASE = 0.001
-"""Share of a device's resource that a session takes: sessions take turns by the device's lock."""
+HEAD_WAIT_S = 10.0
+"""How long the head may not answer; Ray ends the processes of its drivers after a minute."""
+LEAVE_S = 20.0
+SHARE = 0.001
+"""Share of a device's resource that a session takes: sessions take turns by leases and locks."""
+LEASE_WAIT_S = 300.0
+"""How long a session waits while others have all its devices, or the database does not answer."""
 
 
 def join_resources(offered: Mapping[str, float]) -> dict[str, float]:
@@ -112,8 +120,13 @@ def start_local(resources: Mapping[str, float]) -> None:
 
 
 def disconnect() -> None:
-    """Leave the cluster; the actors of this driver end, a local cluster ends."""
-    ray.shutdown()
+    """Leave the cluster; the actors of this driver end, a local cluster ends.
+
+    Ray may wait for a head that is gone; it is left to itself after a moment.
+    """
+    leaving = threading.Thread(target=ray.shutdown, name="ray-shutdown", daemon=True)
+    leaving.start()
+    leaving.join(LEAVE_S)
 
 
 def become_node(
@@ -196,11 +209,15 @@ def call_with(resource: str, path: str, text: str, timeout_s: float) -> tuple[st
 
 @dataclass(eq=False)
 class _Worker:
-    """An actor that owns a device: resource name and node say which."""
+    """An actor that owns a device: resource name and node say which.
+
+    ``device`` is the thing itself, the same for all nodes that reach it; known once it has started.
+    """
 
     key: tuple[str, str]
     actor: Any
     waiting: int = 0
+    device: str = ""
     hired: float = field(default_factory=time.monotonic)
 
 
@@ -221,22 +238,30 @@ class RayExecutor:
     """Measures on every device of the fleet whose resource name begins with ``prefix``.
 
     ``runner`` is the target's; ``server`` the import path of what serves requests in an actor.
+    With ``leases`` only devices are used whose lease this session has; without, sessions take turns
+    by the devices' locks on their hosts alone.
     """
 
-    def __init__(self, prefix: str, runner: str, *, server: str = SERVER) -> None:
+    def __init__(
+        self, prefix: str, runner: str, *, server: str = SERVER, leases: Leases | None = None
+    ) -> None:
         self._prefix = prefix
         self._runner = runner
         self._server = server
+        self._leases = leases
         self._workers: dict[tuple[str, str], _Worker] = {}
         self._flights: dict[int, _Flight] = {}
         self._hiring: dict[Any, _Worker] = {}
         self._shunned: dict[tuple[str, str], float] = {}
         self._refused: Counter[tuple[str, str]] = Counter()
         self._ended: deque[Ended] = deque()
-        self._orphans: list[_Flight] = []
+        self._queue: list[_Flight] = []
+        self._strays: dict[Any, _Worker] = {}
+        self._idle_since: float | None = None
         self._last_error = ""
         self._refreshed = 0.0
         self._alone_since: float | None = None
+        self._headless_since: float | None = None
         self._internal = -1
 
     def __enter__(self) -> Self:
@@ -261,8 +286,8 @@ class RayExecutor:
 
     @property
     def slots(self) -> int:
-        """Two for each device."""
-        return max(1, PIPELINE * len(self._workers))
+        """Two for each device that this session has now."""
+        return max(1, PIPELINE * len(self._usable()))
 
     def start(self, ticket: int, job: MeasureJob) -> None:
         """Send a job to the device with the fewest."""
@@ -308,27 +333,93 @@ class RayExecutor:
         self._send(flight)
 
     def _send(self, flight: _Flight) -> None:
-        if not self._workers:
-            self._orphans.append(flight)
+        usable = self._usable()
+        if not usable:
+            self._queue.append(flight)
             return
         busy = set(flight.attempts.values())
-        worker = min(self._workers.values(), key=lambda one: (one in busy, one.waiting))
+        worker = min(usable, key=lambda one: (one in busy, one.waiting))
+        if self._leases is not None and not self._leases.begin(worker.device):
+            self._queue.append(flight)
+            return
         flight.tries += 1
         flight.deadline = time.monotonic() + flight.bound_s
         worker.waiting += 1
         flight.attempts[worker.actor.serve.remote(flight.text, flight.artifacts)] = worker
+
+    def _usable(self) -> list[_Worker]:
+        """Workers that may get another job now."""
+        leases = self._leases
+        if leases is None:
+            return list(self._workers.values())
+        # Several nodes may reach one device, as containers of a machine do: one of them is used.
+        by_device = {one.device: one for _, one in sorted(self._workers.items(), reverse=True)}
+        return [worker for device, worker in by_device.items() if leases.usable(device)]
+
+    def _send_queued(self) -> None:
+        waiting, self._queue = self._queue, []
+        for flight in waiting:
+            if flight.ticket in self._flights:
+                self._send(flight)
+
+    def _take_turns(self, now: float) -> None:
+        """Send what waits for a device; leave devices whose lease is lost."""
+        leases = self._leases
+        if leases is None:
+            return
+        engaged: dict[_Worker, list[Any]] = {one: [ref] for ref, one in self._strays.items()}
+        for flight in self._flights.values():
+            for reference, worker in flight.attempts.items():
+                engaged.setdefault(worker, []).append(reference)
+        for worker, references in engaged.items():
+            if not leases.held(worker.device) and not ray.wait(references, timeout=0)[0]:
+                self._withdraw(worker)  # an answer that is there already is taken first
+        if not self._queue or self._usable():
+            self._idle_since = None
+            self._send_queued()
+            return
+        self._idle_since = self._idle_since or now
+        if self._workers and now - self._idle_since >= LEASE_WAIT_S:
+            device = next(iter(self._workers.values())).device
+            holder = leases.holder_of(device)
+            raise UnavailableError(
+                "device.leased",
+                f"device {device} did not come free within {LEASE_WAIT_S:.0f} s: "
+                + (f"session process {holder} has it" if holder else "no database says who has it"),
+            )
+
+    def _withdraw(self, worker: _Worker) -> None:
+        """The lease is lost: another session may begin, so what runs there ends at once."""
+        if self._workers.get(worker.key) is worker:
+            del self._workers[worker.key]
+        ray.kill(worker.actor)
+        self._refreshed = 0.0  # hire another one at once
+        for reference in [ref for ref, one in self._strays.items() if one is worker]:
+            self._ends(self._strays.pop(reference))
+        for flight in list(self._flights.values()):
+            lost = [ref for ref, one in flight.attempts.items() if one is worker]
+            for reference in lost:
+                self._ends(flight.attempts.pop(reference))
+            if lost and not flight.attempts:
+                flight.tries -= 1  # no fault of the job's
+                self._queue.append(flight)
 
     def _poll(self, wanted: int | None = None) -> Any:
         """Wait a moment; what ended goes to the queue, but the answer to ``wanted`` is returned."""
         now = time.monotonic()
         if now - self._refreshed >= REFRESH_S:
             self._refresh()
+        self._take_turns(now)
         owners = {ref: flight for flight in self._flights.values() for ref in flight.attempts}
-        if not owners and not self._hiring:
+        if not owners and not self._hiring and not self._strays:
             time.sleep(SLICE_S)
             return None
-        ready, _ = ray.wait([*owners, *self._hiring], num_returns=1, timeout=SLICE_S)
+        waited = [*owners, *self._hiring, *self._strays]
+        ready, _ = ray.wait(waited, num_returns=1, timeout=SLICE_S)
         for reference in ready:
+            if reference in self._strays:
+                self._ends(self._strays.pop(reference))
+                continue
             if reference in self._hiring:
                 self._welcome(self._hiring.pop(reference), reference)
                 continue
@@ -341,7 +432,7 @@ class RayExecutor:
 
     def _collect(self, flight: _Flight, reference: Any) -> Any:
         worker = flight.attempts.pop(reference)
-        worker.waiting -= 1
+        self._ends(worker)
         try:
             result = result_of(ray.get(reference))
         except RayError as error:
@@ -354,13 +445,21 @@ class RayExecutor:
             self._again(flight)
             return None
         del self._flights[flight.ticket]  # what other attempts still bring is the same job's
-        for other in flight.attempts.values():
-            other.waiting -= 1
-            if self._workers.get(other.key) is not other:
+        for late, other in flight.attempts.items():
+            if self._workers.get(other.key) is other:
+                self._strays[late] = other
+            else:
                 ray.kill(other.actor)  # it was overdue, and its device has to come free
+                self._ends(other)
         if flight.ticket >= 0:
             self._ended.append(Ended(flight.ticket, MeasureOutcome.from_json(result)))
         return result
+
+    def _ends(self, worker: _Worker) -> None:
+        """One thing less is under way on a worker."""
+        worker.waiting -= 1
+        if self._leases is not None:
+            self._leases.end(worker.device)
 
     def _again(self, flight: _Flight) -> None:
         """Try elsewhere; after three workers lost over one job it ends unmeasured."""
@@ -396,12 +495,15 @@ class RayExecutor:
                 else:
                     for worker in flight.attempts.values():
                         ray.kill(worker.actor)
+                        self._ends(worker)
                     flight.attempts.clear()
                     self._again(flight)
 
     def _refresh(self) -> None:
-        """Take new devices in, drop those of nodes that are gone, and send what waits."""
+        """Take new devices in, and drop those of nodes that are gone."""
         self._refreshed = now = time.monotonic()
+        if not self._head_answers(now):
+            return
         present = {
             (name, node) for name, nodes in resource_nodes(self._prefix).items() for node in nodes
         }
@@ -422,17 +524,35 @@ class RayExecutor:
         if not self._hiring and now - self._alone_since >= NODE_WAIT_S:
             raise UnavailableError("fleet.no-node", self._nobody())
 
+    def _head_answers(self, now: float) -> bool:
+        """Whether it does; ``UnavailableError`` when it has not for too long."""
+        address = ray.get_runtime_context().gcs_address
+        try:
+            socket.create_connection(split_address(address), CONNECT_S).close()
+        except OSError:
+            self._headless_since = self._headless_since or now
+            if time.monotonic() - self._headless_since < HEAD_WAIT_S:
+                return False
+            raise UnavailableError(
+                "fleet.head-lost",
+                f"the head of the fleet at {address} is lost; start the fleet again, then the same "
+                "command goes on",
+            ) from None
+        self._headless_since = None
+        return True
+
     def _welcome(self, worker: _Worker, reference: Any) -> None:
         """A worker that has started gets what waits for one."""
         try:
-            ray.get(reference)
+            machine = ray.get(reference)
+            worker.device = f"{self._runner}({_selector(self._prefix, worker.key[0])})@{machine}"
         except RayError as error:
             self._shun(worker, _line(error))
             return
         self._workers[worker.key] = worker
-        waiting, self._orphans = self._orphans, []
-        for flight in waiting:
-            self._send(flight)
+        if self._leases is not None:
+            self._leases.want(worker.device)
+        self._send_queued()
 
     def _shun(self, worker: _Worker, why: str) -> None:
         self._last_error = why
@@ -440,13 +560,11 @@ class RayExecutor:
         ray.kill(worker.actor)
 
     def _hire(self, key: tuple[str, str]) -> None:
-        from urllib.parse import unquote
-
         name, node = key
-        selector = unquote(name.removeprefix(self._prefix))
+        selector = _selector(self._prefix, name)
         strategy = NodeAffinitySchedulingStrategy(node, soft=False)
         options = _Actor.options(
-            num_cpus=0, resources={name: LEASE}, scheduling_strategy=strategy, max_restarts=0
+            num_cpus=0, resources={name: SHARE}, scheduling_strategy=strategy, max_restarts=0
         )
         config = {"runner": self._runner, "selector": selector}
         worker = _Worker(key, options.remote(self._server, config))
@@ -465,8 +583,9 @@ class _Actor:
     def __init__(self, server: str, config: Mapping[str, str]) -> None:
         self._server = import_factory(server)(dict(config))
 
-    def ready(self) -> None:
-        """Answers once the worker has started."""
+    def ready(self) -> str:
+        """Answers once the worker has started: which machine this is."""
+        return machine_id()
 
     def serve(self, text: str, artifacts: Sequence[bytes]) -> str:
         return self._server.serve(text, artifacts)
@@ -547,6 +666,10 @@ def _check_versions(address: str) -> None:
             f"a node of the fleet at {address} runs tfsearch {others[0]}, this is {version()}; "
             "install the same everywhere",
         )
+
+
+def _selector(prefix: str, resource: str) -> str:
+    return unquote(resource.removeprefix(prefix))
 
 
 def _line(error: BaseException) -> str:

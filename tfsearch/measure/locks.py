@@ -7,6 +7,7 @@ import errno
 import fcntl
 import hashlib
 import os
+import socket
 import tempfile
 import time
 from pathlib import Path
@@ -122,3 +123,11 @@ class DeviceLock:
 def _open(path: Path) -> int:
     path.parent.mkdir(parents=True, exist_ok=True)
     return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
+
+
+def machine_id() -> str:
+    """This machine as long as its system runs: the same in all its containers."""
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        return socket.gethostname()

@@ -24,6 +24,8 @@ _BOOT = (
 )
 _NOISE_BYTES = 8192
 _SLICE_MS = 200
+_STOPPED_S = 2.0
+"""A slice that takes this much longer was no wait: this process, or the machine, stood still."""
 
 THREAD_VARIABLES = (
     "OPENBLAS_NUM_THREADS",
@@ -87,6 +89,7 @@ class MeasuringProcess:
         }
         self.jobs = 0
         self._buffer = b""
+        self._stopped_s = 0.0
         try:
             self._child = subprocess.Popen(
                 [sys.executable, "-I", "-c", _BOOT, json.dumps(config)],
@@ -118,6 +121,7 @@ class MeasuringProcess:
     def send(self, message: Mapping[str, Any]) -> None:
         """Send one message; :class:`Ended` when nobody reads it any more."""
         data = (json.dumps(message) + "\n").encode()
+        self._stopped_s = 0.0
         try:
             while data:
                 data = data[os.write(self._command, data) :]
@@ -125,12 +129,21 @@ class MeasuringProcess:
             raise self._ended() from None
 
     def receive(self, deadline: float) -> dict[str, Any]:
-        """The next message; :class:`Ended`, :class:`Overdue` or :class:`Garbled` otherwise."""
+        """The next message; :class:`Ended`, :class:`Overdue` or :class:`Garbled` otherwise.
+
+        Time during which this process stood still since the last :meth:`send` is not the
+        child's: it may have stood still too.
+        """
         while b"\n" not in self._buffer:
-            left = deadline - time.monotonic()
+            before = time.monotonic()
+            left = deadline + self._stopped_s - before
             if left <= 0:
                 raise Overdue
-            self._fill(min(_SLICE_MS, max(1, int(left * 1000))))
+            slice_ms = min(_SLICE_MS, max(1, int(left * 1000)))
+            self._fill(slice_ms)
+            late = time.monotonic() - before - slice_ms / 1000
+            if late >= _STOPPED_S:
+                self._stopped_s += late
         line, _, self._buffer = self._buffer.partition(b"\n")
         try:
             message = json.loads(line)

@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING, Self
 
 from tfsearch.core.errors import RequestError, UnavailableError
 from tfsearch.core.records import BuildKey, Status
+from tfsearch.db import Store
 from tfsearch.plugin import registry, remote
 from tfsearch.plugin.target import CompileOutcome, Device, Source, Target
 from tfsearch.space.file import KernelWorkload
+from tfsearch.tune.leasing import DeviceLeases
 from tfsearch.tune.request import Plan, TuneRequest
 
 if TYPE_CHECKING:
@@ -45,6 +47,7 @@ class Fleet:
         self._request = request
         self._slots = 0
         self._build = ""
+        self._leases: DeviceLeases | None = None
 
     def __enter__(self) -> Self:
         address = self._request.fleet
@@ -63,6 +66,8 @@ class Fleet:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
+        if self._leases is not None:
+            self._leases.close()
         self._ray.disconnect()
 
     def place(self) -> tuple[Target, Device]:
@@ -98,8 +103,11 @@ class Fleet:
             "device.unknown", f"the fleet has no device {wanted!r} of {target.name}; it has {known}"
         )
 
-    def open(self, plan: Plan) -> RayExecutor:
-        """The executor for a plan; ``UnavailableError`` when no node can compile for it."""
+    def open(self, plan: Plan, store: Store | None) -> RayExecutor:
+        """The executor for a plan; ``UnavailableError`` when no node can compile for it.
+
+        On a cluster that others can join, devices are leased in the ``store``.
+        """
         self._build = remote.build_name(plan.target.name, plan.compiler)
         self._slots = self._ray.resource_total(self._build)
         if not self._slots:
@@ -110,7 +118,9 @@ class Fleet:
                 f"({record.digest[:12]}) for {plan.target.name}",
             )
         prefix = remote.device_prefix(plan.target.name, plan.device)
-        return self._ray.RayExecutor(prefix, plan.target.runner)
+        if store is not None and not store.read_only and self._request.fleet:
+            self._leases = DeviceLeases(store)
+        return self._ray.RayExecutor(prefix, plan.target.runner, leases=self._leases)
 
     @property
     def build_slots(self) -> int:

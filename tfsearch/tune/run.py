@@ -50,6 +50,8 @@ from tfsearch.tune.report import (
 from tfsearch.tune.request import Plan, TuneRequest, resolve
 from tfsearch.tune.session import Done, Loop, now
 
+START_WAIT_S = 60.0
+"""How long a session that begins waits for a server that does not answer."""
 COUNT_S = 120.0
 """How long a space may take to be counted before it is refused: nothing is searched uncounted."""
 
@@ -73,7 +75,7 @@ def tune(
     started = time.monotonic()
     watcher = observer or Silent()
     places = settings or core_settings.load()
-    recorder = Recorder(store, ArtifactStore(places.artifacts), watcher, unsaved)
+    recorder = Recorder(store, ArtifactStore(places.artifacts), watcher, unsaved, home=places.home)
     if request.fleet is None:
         plan = resolve(request)
         with Interrupts() as interrupts:
@@ -133,6 +135,8 @@ class _Tuning:
                 "tune.no-legal",
                 f"none of the {counts.points} schedules of this space is legal ({reasons})",
             )
+        if not self.recorder.replay() and self.recorder.wait(START_WAIT_S, self._stop):
+            self.recorder.replay()
         incumbent = self._incumbent()
         best_us = None if incumbent is None else incumbent.median_us
         with self.interrupts.waiting():
@@ -154,9 +158,12 @@ class _Tuning:
         with self._executor() as executor, Builder(plan, self.recorder, self.fleet) as builder:
             return self._search(session, earlier, incumbent, found, space, executor, builder)
 
+    def _stop(self) -> bool:
+        return self.interrupts.requested
+
     def _executor(self) -> Executor:
         if self.fleet is not None:
-            return self.fleet.open(self.plan)
+            return self.fleet.open(self.plan, self.recorder.store)
         measurer = Measurer(
             self.plan.target.runner,
             self.plan.device.selector,
@@ -211,6 +218,8 @@ class _Tuning:
         outcome, baseline, note = self._decide(session, loop, incumbent, executor, builder)
         best = self._best(loop, incumbent, outcome)
         self._finish(loop, best)
+        if best is not None:
+            best = replace(best, trial=self.recorder.id_of(best.trial))
         failed = loop.failures
         return TuneReport(
             workload=plan.workload,
@@ -309,7 +318,7 @@ class _Tuning:
     def _session(self) -> tuple[str, list[StoredTrial]]:
         """The session to work in: an unfinished one of a process that is gone, or a new one."""
         plan, recorder = self.plan, self.recorder
-        if plan.request.resume:
+        if plan.request.resume and recorder.replayed:
             known = recorder.read(lambda store: store.resumable_session(plan.fields))
             if known is not None and self._claim(known):
                 trials = recorder.read(lambda store: store.trials(session=known.id)) or []
@@ -339,6 +348,10 @@ class _Tuning:
                 known.id, expected_owner=known.owner, owner=own_name()
             )
         )
+        if taken is None and self.recorder.wait(START_WAIT_S, self._stop):
+            # The answer was lost, perhaps not the change.
+            session = self.recorder.read(lambda store: store.session(known.id))
+            return session is not None and session.owner == own_name()
         return bool(taken)
 
     def _finalists(
@@ -438,12 +451,12 @@ class _Tuning:
     def _finish(self, loop: Loop, best: Best | None) -> None:
         """Set the session's state; having found nothing is an error, once all is recorded."""
         if self.interrupts.requested or loop.lost is not None:
-            self.recorder.finish(SessionStatus.INTERRUPTED, "")
+            self.recorder.finish(SessionStatus.INTERRUPTED, "", self._stop)
             if best is None and loop.lost is not None:
                 raise loop.lost
             return
         status = SessionStatus.FINISHED if best is not None else SessionStatus.FAILED
-        self.recorder.finish(status, now())
+        self.recorder.finish(status, now(), self._stop)
         if best is None:
             table = loop.failed_table()
             if not table:
