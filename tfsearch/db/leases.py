@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from sqlalchemy import Connection, and_, or_, select, update
+from sqlalchemy import ColumnElement, Connection, and_, or_, select, update
 
 from tfsearch.db import schema, writing
 from tfsearch.db.records import Lease
@@ -58,11 +58,11 @@ def _take(connection: Connection, device: str, holder: str, stale: Lease | None)
         _change(connection, device, None, wishes=_TABLE.c.wishes + 1)
 
 
-def _under(holder: str, term: int) -> object:
+def _under(holder: str, term: int) -> ColumnElement[bool]:
     return and_(_TABLE.c.holder == holder, _TABLE.c.term == term)
 
 
-def _change(connection: Connection, device: str, where: object, **values: object) -> bool:
+def _change(connection: Connection, device: str, where: ColumnElement[bool] | None, **values: object) -> bool:
     statement = update(_TABLE).where(_TABLE.c.device == device)
     if where is not None:
         statement = statement.where(where)  # pyright: ignore[reportArgumentType]
