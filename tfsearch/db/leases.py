@@ -62,8 +62,10 @@ def _under(holder: str, term: int) -> ColumnElement[bool]:
     return and_(_TABLE.c.holder == holder, _TABLE.c.term == term)
 
 
-def _change(connection: Connection, device: str, where: ColumnElement[bool] | None, **values: object) -> bool:
+def _change(
+    connection: Connection, device: str, where: ColumnElement[bool] | None, **values: object
+) -> bool:
     statement = update(_TABLE).where(_TABLE.c.device == device)
     if where is not None:
-        statement = statement.where(where)  # pyright: ignore[reportArgumentType]
+        statement = statement.where(where)
     return connection.execute(statement.values(**values)).rowcount == 1
