@@ -88,14 +88,12 @@ def test_cluster_files_are_what_ray_takes_and_start_the_head(name: str) -> None:
     jsonschema.validate(data, json.loads((schema / "autoscaler/ray-schema.json").read_text()))
 
 
-@pytest.mark.parametrize(
-    "path", sorted(FOLDER.glob("*/Containerfile")), ids=lambda p: p.parent.name
-)
+@pytest.mark.parametrize("name", [p.parent.name for p in sorted(FOLDER.glob("*/Containerfile"))])
 def test_container_files_start_a_worker_of_their_kind(name: str) -> None:
     path = FOLDER / name / "Containerfile"
     rows = [line for line in path.read_text().splitlines() if not line.startswith("#")]
     pairs = [(line.partition(" ")[0], line.partition(" ")[2]) for line in rows]
-    assert {name for name, _ in pairs} <= set(INSTRUCTIONS)
+    assert {one for one, _ in pairs} <= set(INSTRUCTIONS)
     assert pairs[0][0] == "FROM"
     assert re.fullmatch(r"[a-z0-9]+:[a-z0-9.-]+", pairs[0][1]), "an ordinary base image, no host"
     held = dict(pairs)
