@@ -48,6 +48,7 @@ from tfsearch.db import (
     Store,
     codec,
     open_store,
+    recording,
     schema,
     writing,
 )
@@ -79,11 +80,11 @@ def session_of(number: int) -> tuple[WorkloadRecord, DeviceRecord, ToolchainReco
     return workload(chosen), DEVICES[number % 4], TOOLCHAINS[number % 3]
 
 
-def trials_of(number: int) -> Iterator[Trial]:
-    """The trials of one session, three quarters of them ok."""
+def trials_of(number: int, count: int = SESSION) -> Iterator[Trial]:
+    """The trials of one session, three quarters of them ok; more begin with the same."""
     record, device, toolchain = session_of(number)
     draw = random.Random(number)
-    for index in range(SESSION):
+    for index in range(count):
         params = {"mt": 8 * draw.randint(1, 64), "nt": index, "kt": number, "pack": index % 2 == 0}
         schedule = ScheduleRecord(record.key, record.key, "x86", "contraction", 1, params)
         source = digest_bytes(f"{number} {index}".encode())
@@ -148,7 +149,7 @@ def record_session(connection: Connection, number: int, record: WorkloadRecord) 
     """The trials and finals of a session, with the store's own code, in one transaction."""
     ids: list[tuple[float, int]] = []
     for trial in trials_of(number):
-        identity = writing.insert_trial(connection, trial)
+        identity = recording.insert_trial(connection, trial)
         if trial.measurement is not None:
             ids.append((trial.measurement.median_us, identity))
         if trial.index % FINAL == FINAL - 1:

@@ -194,4 +194,14 @@ def test_recording_of_several_sessions_is_timed(tmp_path: Path) -> None:
     assert code == 0
     assert lines[0]["benchmark"] == "fleet_recording"
     assert lines[-1]["marks"]["nothing_lost"] is True
-    assert lines[1]["trials"] == 10
+    loads = [(line["load"], line["trials"]) for line in lines[1:3]]
+    assert loads == [("spaced", 10), ("closed", 10)]
+    assert lines[3]["recorded"] == lines[3]["in_database"] == 2 * 2 * (8 + 5)
+
+
+def test_the_drivers_time_for_a_trial_is_counted(tmp_path: Path) -> None:
+    code, (first, found, last) = run(tmp_path, "driver_cpu.py", str(tmp_path))
+    assert (code, first["benchmark"]) == (0, "driver_cpu")
+    assert last["marks"] == {"every_trial": True, "cpu": None}
+    assert (found["trials"], found["recorded"]) == (4, 6)
+    assert 0 < found["main_thread_ms"] <= found["wall_ms"]

@@ -1,7 +1,8 @@
 """Frozen records: what the layers hand to one another and what the database keeps.
 
 Units: times are microseconds in fields named ``*_us`` and nanoseconds in ``*_ns``; sizes are
-bytes. Digests are SHA-256 hex strings made by :mod:`tfsearch.core.keys`.
+bytes. Digests are SHA-256 hex strings made by :mod:`tfsearch.core.keys`; that of a record is
+computed when it is first asked for and kept, so nothing may change what a record holds.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
+from functools import cached_property
 from typing import Any, cast
 
 from tfsearch.core import keys
@@ -99,7 +101,7 @@ class WorkloadRecord:
             "constant_inputs": list(self.constant_inputs),
         }
 
-    @property
+    @cached_property
     def key(self) -> str:
         """Digest of :meth:`key_fields`."""
         return keys.digest("workload", self.key_fields())
@@ -177,7 +179,7 @@ class ScheduleRecord:
                 )
         return ScheduleRecord(**{name: data[name] for name in fields})
 
-    @property
+    @cached_property
     def key(self) -> str:
         """Digest of the whole schedule."""
         return keys.digest("schedule", self.to_json())
@@ -195,7 +197,7 @@ class ToolchainRecord:
     version: str
     programs: Mapping[str, str]
 
-    @property
+    @cached_property
     def digest(self) -> str:
         """Identity of the toolchain's content."""
         return keys.digest("toolchain", {"name": self.name, "programs": self.programs})
@@ -227,7 +229,7 @@ class DeviceRecord:
             "driver": self.driver,
         }
 
-    @property
+    @cached_property
     def key(self) -> str:
         """Digest of :meth:`key_fields`."""
         return keys.digest("device", self.key_fields())
@@ -263,7 +265,7 @@ class BuildKey:
             "headers": self.headers,
         }
 
-    @property
+    @cached_property
     def key(self) -> str:
         """Digest of :meth:`key_fields`."""
         return keys.digest("build", self.key_fields())
@@ -287,7 +289,7 @@ class MeasurementKey:
             "verifier": self.verifier,
         }
 
-    @property
+    @cached_property
     def key(self) -> str:
         """Digest of :meth:`key_fields`."""
         return keys.digest("measurement", self.key_fields())

@@ -28,6 +28,8 @@ T = TypeVar("T")
 
 DEFAULT_TIMEOUT_S = 10.0
 _WRITING = "tfsearch_writing"
+_SINGLE = "tfsearch_single"
+_PAUSE_S, _LONGEST_PAUSE_S = 0.002, 0.01
 MOST_CONFLICTS = 5
 """How often a transaction is begun that a server undoes in favour of others."""
 # docs/decisions/0003-sqlite-durability.md says why FULL.
@@ -107,6 +109,7 @@ class Database:
         except (exc.SQLAlchemyError, ImportError) as error:
             raise errors.translate(error, url, writing=False) from None
         self._writer = self._engine.execution_options(**{_WRITING: True})
+        self._single = self._engine.execution_options(**{_SINGLE: True})
         _gate.add(self)
 
     def read(self, work: Callable[[Connection], T]) -> T:
@@ -124,6 +127,19 @@ class Database:
             raise errors.read_only(errors.describe(self.url))
         return self._run(self._writer, work, writing=True)
 
+    def single(self, work: Callable[[Connection], T], *, writing: bool = False) -> T:
+        """Run ``work``, whose only statement is a transaction of its own: done when it returns.
+
+        On a server it costs one message and one answer. It runs again when the connection is lost
+        meanwhile, even if it was done already, so it has to do the same when it is done twice.
+        Errors as for :meth:`read` and :meth:`write`.
+        """
+        if self.is_sqlite:
+            return self.write(work) if writing else self.read(work)
+        if writing and self.read_only:
+            raise errors.read_only(errors.describe(self.url))
+        return self._run(self._single, work, writing=writing)
+
     def dispose(self) -> None:
         """Close idle connections; later calls open new ones."""
         if not self.in_memory:
@@ -137,6 +153,7 @@ class Database:
 
     def _run(self, engine: Engine, work: Callable[[Connection], T], *, writing: bool) -> T:
         deadline = time.monotonic() + self.timeout_s
+        single = engine is self._single
         with _gate.transaction(), self._serial if self.in_memory else contextlib.nullcontext():
             attempt = 0
             while True:
@@ -144,10 +161,15 @@ class Database:
                 begun = False
                 try:
                     with engine.connect() as connection:  # undoes what is not committed
+                        asked = not (self.is_sqlite or single) and attempt < MOST_CONFLICTS
+                        if asked and not _answers(connection):
+                            connection.invalidate()
+                            self._engine.dispose()  # the idle ones are as old
+                            continue
                         transaction = connection.begin()
                         begun = True
                         result = work(connection)
-                        if writing:
+                        if writing or single:
                             transaction.commit()
                         return result
                 except TfsearchError:
@@ -155,6 +177,7 @@ class Database:
                 except (exc.SQLAlchemyError, sqlite3.Error) as error:
                     again = errors.is_busy(error) and not (writing and begun)
                     again |= errors.is_undone(error) and attempt < MOST_CONFLICTS
+                    again |= errors.is_lost(error) and (single or not begun) and attempt == 1
                     if not again or time.monotonic() >= deadline:
                         # The driver's exception may carry the connection string: cut it off.
                         raise errors.translate(error, self.url, writing=writing) from None
@@ -163,10 +186,8 @@ class Database:
 
     def _make_engine(self) -> Engine:
         if not self.is_sqlite:
-            engine = create_engine(
-                self.url, pool_pre_ping=True, connect_args={"connect_timeout": int(self.timeout_s)}
-            )
-            event.listen(engine, "connect", self._bound_waits)
+            engine = create_engine(self.url, connect_args={"connect_timeout": int(self.timeout_s)})
+            event.listen(engine, "connect", self._settle)
             event.listen(engine, "begin", _begin_server)
             return engine
         engine = create_engine(
@@ -174,14 +195,21 @@ class Database:
             creator=self._connect_sqlite,
             poolclass=StaticPool if self.in_memory else QueuePool,
         )
-        event.listen(engine, "begin", _begin_sqlite)
+        event.listen(engine, "begin", self._begin_sqlite)
         return engine
 
-    def _bound_waits(self, connection: DBAPIConnection, _: ConnectionPoolEntry) -> None:
-        """A new connection to a server gives up a wait for a lock after ``timeout_s``."""
+    def _settle(self, connection: DBAPIConnection, _: ConnectionPoolEntry) -> None:
+        """A new connection to a server: bounded waits for locks, commits that are durable.
+
+        A server or a login may have ``synchronous_commit = off``, under which a crash of the server
+        loses the last commits; any stricter value than ``on`` stays.
+        """
         milliseconds = max(int(self.timeout_s * 1000), 1)  # 0 would be no bound
         cursor = connection.cursor()
-        cursor.execute(f"SET lock_timeout = {milliseconds}")
+        cursor.execute(
+            f"SET lock_timeout = {milliseconds}; SELECT set_config('synchronous_commit', 'on', "
+            "false) WHERE current_setting('synchronous_commit') = 'off'"
+        )
         cursor.close()
         connection.commit()
 
@@ -205,20 +233,56 @@ class Database:
             raise
         return connection
 
+    def _begin_sqlite(self, connection: Connection) -> None:
+        # A transaction that starts as a reader and writes later fails at once when another writer
+        # was faster (SQLITE_BUSY_SNAPSHOT), so writers take the lock first.
+        if not connection.get_execution_options().get(_WRITING):
+            connection.exec_driver_sql("BEGIN")
+            return
+        raw = cast("sqlite3.Connection", connection.connection.dbapi_connection)
+        raw.execute("PRAGMA busy_timeout=0")
+        try:
+            _take_turn(raw, time.monotonic() + self.timeout_s)
+        finally:
+            raw.execute(f"PRAGMA busy_timeout={int(1000 * self.timeout_s)}")
 
-def _begin_sqlite(connection: Connection) -> None:
-    # A transaction that starts as a reader and writes later fails at once when another writer
-    # was faster (SQLITE_BUSY_SNAPSHOT), so writers take the lock first.
-    writing = connection.get_execution_options().get(_WRITING)
-    connection.exec_driver_sql("BEGIN IMMEDIATE" if writing else "BEGIN")
+
+def _take_turn(raw: sqlite3.Connection, deadline: float) -> None:
+    """Begin to write, waiting for other writers until ``deadline``.
+
+    SQLite's own wait doubles its pauses to a tenth of a second, while a writer holds the lock for
+    about a millisecond: the longer one has waited, the more writers come first.
+    """
+    started = time.monotonic()
+    while True:
+        try:
+            raw.execute("BEGIN IMMEDIATE")
+            return
+        except sqlite3.Error as error:
+            now = time.monotonic()
+            if not errors.is_busy(error) or now >= deadline:
+                raise
+            longest = min(_LONGEST_PAUSE_S, _PAUSE_S + (now - started) / 50)
+            time.sleep(random.uniform(0.1 * longest, longest))
 
 
 def _begin_server(connection: Connection) -> None:
     # A reader sees one snapshot in all its statements. A writer has to see rows that another
     # one committed first (writing.intern), whatever the server's default is.
-    writing = bool(connection.get_execution_options().get(_WRITING))
+    options = connection.get_execution_options()
     raw = connection.connection.dbapi_connection
     dialect = cast("Any", connection.dialect)  # SQLAlchemy has no types for these two
-    dialect.set_isolation_level(raw, "READ COMMITTED" if writing else "REPEATABLE READ")
+    writing, single = bool(options.get(_WRITING)), bool(options.get(_SINGLE))
+    level = "READ COMMITTED" if writing else "REPEATABLE READ"
+    dialect.set_isolation_level(raw, "AUTOCOMMIT" if single else level)
     # None leaves it to the login's own default, which may forbid writing.
-    dialect.set_readonly(raw, None if writing else True)
+    dialect.set_readonly(raw, None if writing or single else True)
+
+
+def _answers(connection: Connection) -> bool:
+    """Whether the server is there, asked before anything begins that must not be done twice."""
+    dialect = cast("Any", connection.dialect)
+    try:
+        return bool(dialect.do_ping(connection.connection.dbapi_connection))
+    except dialect.loaded_dbapi.Error:
+        return False

@@ -50,6 +50,11 @@ def is_undone(error: BaseException) -> bool:
     return _sqlstate(error) in _PG_UNDONE
 
 
+def is_lost(error: BaseException) -> bool:
+    """Whether the connection to a server ended, so that a new one may do."""
+    return isinstance(error, exc.DBAPIError) and error.connection_invalidated
+
+
 def translate(error: BaseException, url: URL, *, writing: bool) -> TfsearchError:
     """The coded error for a driver's exception; the password in ``url`` is never part of it."""
     place = describe(url)

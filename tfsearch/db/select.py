@@ -29,6 +29,7 @@ from tfsearch.db.schema import (
     schedule_heads,
     schedules,
     sessions,
+    sources,
     toolchains,
     trials,
     workloads,
@@ -133,6 +134,28 @@ def trial_select() -> Select[Any]:
 
 
 TRIAL_BY_ID = trial_select().where(trials.c.id == bindparam("trial"))
+DUPLICATE = (
+    trial_select()
+    .where(schedules.c.key == bindparam("schedule"), workloads.c.key == bindparam("workload"))
+    .where(trials.c.measurement_key == bindparam("measurement_key"))
+    .where(trials.c.status.in_(bindparam("statuses", expanding=True)))
+    .order_by(trials.c.id.desc())
+    .limit(1)
+)
+BUILD_BY_KEY = (
+    select(*build_columns())
+    .select_from(
+        builds.join(build_keys, build_keys.c.id == builds.c.build_key_id)
+        .join(environments, environments.c.id == build_keys.c.environment_id)
+        .join(toolchains, toolchains.c.id == environments.c.toolchain_id)
+    )
+    .where(build_keys.c.key == bindparam("key"))
+    .order_by(builds.c.id.desc())
+    .limit(1)
+)
+SOURCE = select(sources).where(
+    sources.c.schedule == bindparam("schedule"), sources.c.generator == bindparam("generator")
+)
 
 
 def _context_conditions(names: tuple[str, ...]) -> list[ColumnElement[bool]]:

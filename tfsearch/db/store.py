@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,7 @@ from tfsearch.core.records import (
     Trial,
     WorkloadRecord,
 )
-from tfsearch.db import codec, maintain, schema, writing
+from tfsearch.db import codec, maintain, recording, schema, writing
 from tfsearch.db import select as statements
 from tfsearch.db.artifacts import ArtifactStore
 from tfsearch.db.engine import Database
@@ -186,7 +186,7 @@ class Store:
         returns the same id and changes nothing; another trial under the same (session, index) is
         an ``InternalError``.
         """
-        return self._database.write(lambda connection: writing.insert_trial(connection, trial))
+        return recording.record_trial(self._database, trial)
 
     def trial(self, trial_id: int) -> StoredTrial | None:
         """A trial by id."""
@@ -221,15 +221,13 @@ class Store:
     ) -> StoredTrial | None:
         """The latest trial of a schedule (by key) of a workload under a measurement key."""
         text = measurement_key if isinstance(measurement_key, str) else measurement_key.key
-        query = (
-            statements.trial_select()
-            .where(schema.schedules.c.key == schedule, workloads.c.key == workload)
-            .where(trials.c.measurement_key == text)
-            .where(trials.c.status.in_([status.value for status in statuses]))
-            .order_by(trials.c.id.desc())
-            .limit(1)
-        )
-        found = self._all(query, _stored)
+        values = {
+            "workload": workload,
+            "schedule": schedule,
+            "measurement_key": text,
+            "statuses": [status.value for status in statuses],
+        }
+        found = self._all(statements.DUPLICATE, _stored, values)
         return found[0] if found else None
 
     # Finals and lookup
@@ -301,26 +299,11 @@ class Store:
 
     def find_build(self, build_key: str) -> BuildRecord | None:
         """The latest build with a key, so that its artifact can be reused."""
-        query = (
-            select(*statements.build_columns())
-            .select_from(
-                schema.builds.join(
-                    schema.build_keys, schema.build_keys.c.id == schema.builds.c.build_key_id
-                )
-                .join(
-                    schema.environments,
-                    schema.environments.c.id == schema.build_keys.c.environment_id,
-                )
-                .join(
-                    schema.toolchains,
-                    schema.toolchains.c.id == schema.environments.c.toolchain_id,
-                )
-            )
-            .where(schema.build_keys.c.key == build_key)
-            .order_by(schema.builds.c.id.desc())
-            .limit(1)
+        found = self._all(
+            statements.BUILD_BY_KEY,
+            lambda row: codec.build_of(row, codec.build_key_of(row)),
+            {"key": build_key},
         )
-        found = self._all(query, lambda row: codec.build_of(row, codec.build_key_of(row)))
         return found[0] if found else None
 
     def record_source(self, record: SourceRecord) -> None:
@@ -344,7 +327,9 @@ class Store:
 
     def generator_source(self, schedule_key: str, generator: str) -> SourceRecord | None:
         """What the generator with this digest emits for a schedule, if it did so before."""
-        return self._database.read(lambda connection: _source(connection, schedule_key, generator))
+        return self._database.single(
+            lambda connection: _source(connection, schedule_key, generator)
+        )
 
     def record_launch(self, spec: LaunchSpec) -> str:
         """Keep a launch specification under its digest, which is returned."""
@@ -411,9 +396,14 @@ class Store:
         limits = maintain.Limits(max_bytes, max_age_days, max_files)
         return maintain.collect(self._database, store, limits, dry_run=dry_run)
 
-    def _all(self, query: Select[Any], decode: Callable[[codec.AnyRow], Any]) -> list[Any]:
-        return self._database.read(
-            lambda connection: [decode(row) for row in connection.execute(query)]
+    def _all(
+        self,
+        query: Select[Any],
+        decode: Callable[[codec.AnyRow], Any],
+        values: Mapping[str, Any] | None = None,
+    ) -> list[Any]:
+        return self._database.single(
+            lambda connection: [decode(row) for row in connection.execute(query, values)]
         )
 
 
@@ -529,10 +519,8 @@ def _final(connection: Connection, final_id: int) -> StoredFinal:
 
 
 def _source(connection: Connection, schedule: str, generator: str) -> SourceRecord | None:
-    table = schema.sources
-    row = connection.execute(
-        select(table).where(table.c.schedule == schedule, table.c.generator == generator)
-    ).first()
+    values = {"schedule": schedule, "generator": generator}
+    row = connection.execute(statements.SOURCE, values).first()
     return None if row is None else SourceRecord(*row)
 
 

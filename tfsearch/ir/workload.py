@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 from tfsearch.core.errors import RequestError
 from tfsearch.core.records import NUMPY_ALIGNMENT, Accuracy, WorkloadRecord
@@ -61,7 +62,7 @@ class Workload:
         first = self.program.inputs
         return first[0].type.dtype if first else self.program.output_types[0].dtype
 
-    @property
+    @cached_property
     def record(self) -> WorkloadRecord:
         """The workload as the database knows it.
 

@@ -16,7 +16,7 @@ from sqlalchemy import Connection, Table, func, select, update
 from tfsearch.core.errors import InternalError, RequestError
 from tfsearch.core.launch import LaunchSpec
 from tfsearch.core.records import Final, WorkloadRecord
-from tfsearch.db import codec, schema, writing
+from tfsearch.db import codec, recording, schema, writing
 from tfsearch.db.exchange.items import Counts, FinalItem, Item, Place, TrialItem
 from tfsearch.db.exchange.reading import finals_of_session
 from tfsearch.db.records import ProofRecord, SessionRecord, SessionStatus, SourceRecord
@@ -131,7 +131,7 @@ def _add_session(connection: Connection, record: SessionRecord) -> None:
 
 def _add_trial(connection: Connection, item: TrialItem) -> None:
     try:
-        writing.insert_trial(connection, item.trial)
+        recording.insert_trial(connection, item.trial)
     except InternalError as error:
         if error.code != "db.different-trial":
             raise

@@ -15,7 +15,7 @@ from tfsearch.atoms.contract import Computation, Kind
 from tfsearch.cost.model import Facts, Phase
 from tfsearch.recipes.contraction.dot import COLUMNS_OUTSIDE, Dot
 from tfsearch.recipes.contraction.facts import (
-    L1_WAYS_BYTES,
+    L1_WAY_BYTES,
     LATENCY,
     TILE_OVERHEAD,
     USABLE,
@@ -173,7 +173,7 @@ class _Busiest:
         What hardware prefetchers brought is driven out before it is used.
         """
         kit = self.owner.kit
-        sets, ways = L1_WAYS_BYTES // kit.line, max(1, kit.caches[0] // L1_WAYS_BYTES)
+        sets, ways = L1_WAY_BYTES // kit.line, max(1, kit.caches[0] // L1_WAY_BYTES)
         pitch = self.column_bytes // kit.line
         distinct = sets // int(np.gcd(max(pitch, 1), sets))
         return np.where(self.columns > ways * distinct, CROWDED, 1.0)

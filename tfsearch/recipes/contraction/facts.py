@@ -39,8 +39,9 @@ USABLE_TILES = 0.85
 KEPT, LOST = 0.6, 1.6
 """A held panel is always found again in the first-level cache when it takes at most the first part
 of it, never when it takes the second, and in proportion between (fitted)."""
-L1_WAYS_BYTES = 4096
-"""Bytes of one way of the first-level cache: addresses that far apart share a set."""
+L1_WAY_BYTES, L2_WAY_BYTES = 4096, 131072
+"""Bytes of one way of a cache: addresses that far apart share a set. The second: 1 MB in 8 ways on
+Zen 4, 2 MB in 16 on Sapphire and Emerald Rapids."""
 TLB_ENTRIES = 64
 PAGE = 4096
 STREAMS = 32
@@ -50,6 +51,12 @@ SCATTERED = 1.5
 WAIT_PIECE = 40.0
 """Cycles that such a piece of a row from beyond the outer cache costs where nobody asked for it
 (fitted to 215 kernels of 64 x 2048 x 512 and 52 of 16 x 4096 x 4096 on Zen 4)."""
+FETCH = 400.0
+"""Cycles ahead at which such a piece has to be asked for to cost nothing (fitted to 429 kernels of
+64 x 2048 x 512 on Zen 4)."""
+WAIT_CROWDED = 30.0
+"""Cycles that a line of unfinished sums costs a vector unit where rows share too few sets of the
+outer cache (fitted to 637 kernels of 64 x 2048 x 512 on Zen 4)."""
 WAIT_FIRST = (0.5, 3.0)
 """Cycles a line of the first factor from beyond the outer cache costs tile loads: more where
 nobody asked for it ahead, and anyway. These and the next four: fitted to 690 kernels of 768³,
@@ -76,6 +83,19 @@ def _ceil(a: Any, b: Any) -> Any:
 def _lost(part: Column) -> Column:
     """Share of a panel's loads that miss, of the part of the cache that it takes."""
     return np.clip((part - KEPT) / (LOST - KEPT), 0.0, 1.0)
+
+
+def _sets_shared(pitch: int, width: Column | float, way: int) -> Column:
+    """The part of a cache's sets that rows of ``width`` bytes, ``pitch`` bytes apart, can lie in.
+
+    1 where they are not rows in place (pitch 0). ``way``: bytes of one way.
+    """
+    sets = way // LINE_BYTES
+    lines = np.maximum(np.asarray(width, dtype=np.float64) / LINE_BYTES, 1.0)
+    if not pitch:
+        return np.ones(lines.shape)
+    starts = sets // np.gcd(max(pitch // LINE_BYTES, 1), sets)
+    return np.minimum(1.0, starts * lines / sets)
 
 
 @dataclass(frozen=True)
@@ -338,7 +358,7 @@ class _Batch:
         finish = sums * (store * self.depth_blocks + 0.5 * (self.depth_blocks - 1))
         overhead = tiles * TILE_OVERHEAD + finish + self._tlb()
         if unit.is_vector:
-            overhead = overhead + self._piece_waits()
+            overhead = overhead + self._piece_waits() + self._crowded_sums()
         else:
             staged, picked = self._row_of_tile()
             after = np.where(self.beside, 1.0 / self.points.column("n_held"), 1.0)
@@ -357,13 +377,40 @@ class _Batch:
         return np.where(self.prefetch > 0, lines * hint, 0.0)
 
     def _piece_waits(self) -> Column:
-        """Cycles in which a vector unit waits for pieces of rows of an unpacked second factor."""
-        caches = self.owner.kit.caches
+        """Cycles in which a vector unit waits for pieces of rows of an unpacked second factor.
+
+        Asked for ahead they wait less; where rows share pages, not at all.
+        """
+        owner, caches = self.owner, self.owner.kit.caches
         if self.working_set <= USABLE * caches[max(len(caches) - 2, 0)]:
             return np.zeros(self.rows.shape)
-        scattered = (self.pack_b == "none") & (self.depth > STREAMS) & (self.prefetch == 0)
+        scattered = (self.pack_b == "none") & (self.depth > STREAMS)
+        step = self.rows * self.columns * owner.kit.cycles(owner.unit.name)
+        late = np.maximum(0.0, 1.0 - self.prefetch * step / FETCH)
+        late = np.where((self.prefetch == 0) | (self._pitch_b() >= PAGE), late, 0.0)
         pieces = self.k * self.n.tiles * np.where(self.nkm, 1, self.m_blocks) * self.outer
-        return np.where(scattered, WAIT_PIECE * pieces, 0.0)
+        return np.where(scattered, WAIT_PIECE * late * pieces, 0.0)
+
+    def _crowded_sums(self) -> Column:
+        """Cycles in which a vector unit waits for unfinished sums between passes over k.
+
+        Rows whose pitch is a large power of two share few sets of the outer cache, so that sums in
+        place, and rows of an unpacked second factor beside them, displace one another.
+        """
+        c, unit = self.owner.contraction, self.owner.unit
+        caches = self.owner.kit.caches
+        across = np.minimum(self.n.total * unit.tile[1] / self.n_blocks, c.n)
+        high = np.where(self.nkm, c.m, self.m.total * unit.tile[0] / self.m_blocks)
+        width = np.where(self.nkm, across, c.n) * unit.acc.bytes
+        share = _sets_shared(c.n * unit.acc.bytes, width, L2_WAY_BYTES)
+        beside = _sets_shared(self._pitch_b(), across * unit.b.bytes, L2_WAY_BYTES)
+        beside = np.where(self.pack_b == "none", beside, 1.0)
+        held = width * high / share + self.b_block / beside
+        outer_cache = caches[max(len(caches) - 2, 0)]
+        crowded = (held > EASILY * outer_cache) & ((share < 1.0) | (beside < 1.0))
+        lines = self.m.total * self.n.total * unit.tile[0] * unit.tile[1] * self.outer
+        lines = lines * unit.acc.bytes / LINE_BYTES * (self.depth_blocks - 1)
+        return np.where(crowded, WAIT_CROWDED * lines, 0.0)
 
     def _waits(self) -> Column:
         """Cycles in which a tile unit waits for memory beyond the outer cache.
@@ -492,13 +539,8 @@ class _Batch:
 
     def _sets_used(self) -> Column:
         """The part of the first-level cache's sets that rows of the first factor in place share."""
-        kit, pitch = self.owner.kit, self.owner.pitch_a
-        if not pitch:
-            return np.ones(self.rows.shape)
-        sets = L1_WAYS_BYTES // kit.line
-        starts = sets // np.gcd(max(pitch // kit.line, 1), sets)
-        lines = np.maximum(self.depth * self.owner.contraction.a.dtype.bytes / kit.line, 1)
-        return np.minimum(1.0, starts * lines / sets)
+        width = self.depth * self.owner.contraction.a.dtype.bytes
+        return _sets_shared(self.owner.pitch_a, width, L1_WAY_BYTES)
 
     def _conflicts(self) -> Column:
         """How many times a line of an unpacked first factor is fetched: rows that share sets.
@@ -512,19 +554,23 @@ class _Batch:
         if not self.owner.pitch_a:
             return ones
         pitch = self.owner.pitch_a
-        sets = L1_WAYS_BYTES // kit.line
-        ways = kit.caches[0] // L1_WAYS_BYTES
+        sets = L1_WAY_BYTES // kit.line
+        ways = kit.caches[0] // L1_WAY_BYTES
         distinct = sets // np.gcd(max(pitch // kit.line, 1), sets)
         crowded = (self.pack_a == "none") & (self.rows > (ways - 1) * distinct)
         return np.where(crowded, kit.line / c.a.dtype.bytes, ones)
 
-    def _tlb(self) -> Column:
-        """Cycles of first-level TLB misses of an unpacked second factor read row by row."""
+    def _pitch_b(self) -> int:
+        """Bytes from row to row of a second factor whose rows are contiguous; 0 for others."""
         c = self.owner.contraction
         if c.b.source is None or not contiguous(c, c.b, N) or K not in c.b.source_labels:
-            return np.zeros(self.rows.shape)
+            return 0
         strides = c.program.inputs[c.b.source].type.element_strides
-        pitch = strides[c.b.source_labels.index(K)] * c.b.dtype.bytes
+        return strides[c.b.source_labels.index(K)] * c.b.dtype.bytes
+
+    def _tlb(self) -> Column:
+        """Cycles of first-level TLB misses of an unpacked second factor read row by row."""
+        pitch = self._pitch_b()
         pages = self.depth * min(pitch, PAGE) / PAGE
         accesses = self.m.tiles * self.n.tiles * self.steps * min(1.0, pitch / PAGE) * self.outer
         misses = np.where((self.pack_b == "none") & (pages > TLB_ENTRIES), accesses, 0)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, MutableMapping, Sequence
 from dataclasses import replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -51,6 +52,14 @@ class NullProblem:
         program = workload.program
         self._facts = {"work": model.work(program), "bytes": model.traffic(program)}
 
+    @cached_property
+    def _small(self) -> Workload:
+        return replace(self.workload, program=reduce_program(self.workload.program))
+
+    @cached_property
+    def _text(self) -> str:
+        return print_program(self.workload.program)
+
     def predict(self, points: Points, *, cold: bool = False) -> Prediction:
         """Estimates by the simulated model without its hidden terms; one bound for all.
 
@@ -81,14 +90,14 @@ class NullProblem:
         Numeric parameters are stated as 1, for they change nothing that is computed. Programs
         whose sizes cannot be changed (reshapes that split a dimension) stay whole.
         """
-        workload = replace(self.workload, program=reduce_program(self.workload.program))
+        workload = self._small
         numeric = dict.fromkeys(("block", "lanes", "unroll", "stages"), 1)
         return workload, lower(workload, Point(RECIPE, {**point.params, **numeric}))
 
     def emit(self, module: Module, point: Point) -> Source:
         """A JSON document: the program's text and the parameters."""
         document = {
-            "program": print_program(self.workload.program),
+            "program": self._text,
             "params": dict(point.params),
         }
         arguments = tuple(_argument(param, self.workload) for param in module.main.params)
