@@ -22,7 +22,7 @@ def problems(root: Path = SYSTEM) -> Iterator[str]:
         said = next(_frequency(folder), None)
         if said is not None:
             yield f"{folder.parent.name}: {said}"
-            return  # the others are no different, and one line says it
+            break  # the others are no different, and one line says it
     quota, _, period = _read(root / "fs/cgroup/cpu.max").partition(" ")
     if quota.isdigit() and period.isdigit():
         share = int(quota) / int(period)
