@@ -307,6 +307,23 @@ def test_an_unreachable_server_is_named_without_its_password():
     assert "me:***@127.0.0.1:9" in line
 
 
+@pytest.mark.parametrize(
+    ("rest", "text"),
+    [
+        ("postgresql://me:geheim@127.0.0.1:port/db", "is not a database URL"),
+        ("postgresql://me:geheim@127.0.0.1:99999/db", "a port is from 1 to 65535, not 99999"),
+        ("postgresql://me:geheim@127.0.0.1:9/db?nonsense=1", 'connection option "nonsense"'),
+        ("sqlite://me:geheim@host/db", "an SQLite URL is"),
+        ("mysql://me:geheim@host/db", "unknown database kind 'mysql'"),
+    ],
+)
+def test_a_malformed_url_is_refused_without_its_password(rest: str, text: str):
+    pytest.importorskip("psycopg", reason="psycopg: the PostgreSQL driver")
+    line = refused(RequestError, "db.url", rest)
+    assert text in line
+    assert "geheim" not in line
+
+
 def test_a_refused_password_is_not_printed():
     server = os.environ.get("TFSEARCH_TEST_POSTGRES")
     if not server:

@@ -9,9 +9,10 @@ import click
 
 from tfsearch.cli import options as shared
 from tfsearch.cli.output import Output
-from tfsearch.core.errors import TfsearchError
+from tfsearch.core.errors import TfsearchError, UnavailableError
 
 if TYPE_CHECKING:
+    from tfsearch.core.settings import Settings
     from tfsearch.toolchain import DoctorRow
 
 LIBRARIES = ("numpy", "ml_dtypes", "torch", "sqlalchemy", "alembic", "ziglang", "optuna", "ray")
@@ -19,15 +20,25 @@ BASELINES = ("numpy", "torch")
 
 
 @click.command()
+@click.option("--node", is_flag=True, help="Test whether this machine's times can be trusted.")
+@click.option(
+    "--kind", metavar="NAME", help="With --node: the kind of node, or a .toml document of one."
+)
 @shared.db_option
 @shared.json_option
 @click.pass_obj
-def doctor(output: Output, db: str | None, **_: Any) -> int:
+def doctor(output: Output, db: str | None, node: bool, kind: str | None, **_: Any) -> int:
     """Show targets, devices, compilers, libraries, and where things are kept.
 
     Says why something is not usable and how to get it; exit code 0 also when something is missing.
+    With --node it tests this machine instead: toolchain, driver, clocks, permissions, locks. Exit
+    code 5, and a line for each reason, for a machine whose measurements others could not trust.
     """
     places = shared.settings_of(db)
+    if node:
+        return _node(output, places, kind)
+    if kind is not None:
+        raise click.UsageError("--kind goes with --node")
     document = {
         "version": _installed("tfsearch"),
         "targets": _targets(),
@@ -39,6 +50,31 @@ def doctor(output: Output, db: str | None, **_: Any) -> int:
         "baselines": {name: _installed(name) is not None for name in BASELINES},
     }
     output.emit(document, _lines(document))
+    return 0
+
+
+def _node(output: Output, places: Settings, kind: str | None) -> int:
+    from tfsearch.plugin import kinds, registry
+    from tfsearch.plugin.node import self_test
+
+    if kind is None:
+        target = registry.best_present()
+        devices = tuple(target.devices())
+    else:
+        target, devices = kinds.kind(kind).place()
+    found = self_test(target, devices, places)
+    document = {
+        "ok": not found,
+        "kind": kind,
+        "target": target.name,
+        "devices": [device.record.name for device in devices],
+        "problems": [one.to_json() for one in found],
+    }
+    if found:
+        first = f"{found[0].check}: {found[0].message}"
+        error = UnavailableError("node.unfit", f"{len(found)} problems, the first: {first}")
+        output.fail(document, [f"{one.check}: {one.message}" for one in found], error)
+    output.emit(document, [f"ok: {len(devices)} devices of {target.name}"])
     return 0
 
 

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import os
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from tfsearch.cli.output import Output, note
 from tfsearch.core.errors import RequestError, UnavailableError
+
+if TYPE_CHECKING:
+    from tfsearch.plugin.kinds import Kind
 
 
 @click.command()
@@ -17,6 +20,9 @@ from tfsearch.core.errors import RequestError, UnavailableError
 @click.option("--port", type=int, default=6379, metavar="N", help="Port of a head node.")
 @click.option(
     "--host", default="", metavar="IP", help="This node's address [head's default: 127.0.0.1]."
+)
+@click.option(
+    "--kind", metavar="NAME", help="A kind of node, or a .toml document: its target and devices."
 )
 @click.option(
     "--target", "targets", multiple=True, metavar="NAME", help="Measure for a target; repeatable."
@@ -37,17 +43,24 @@ def worker(output: Output, **options: Any) -> int:
     A fleet has one head node. A machine that runs `tfsearch tune --workers ray:HOST:PORT` is a
     node too: with no --target it only takes part, and neither measures nor compiles.
     """
-    from tfsearch.plugin import registry, remote
+    from tfsearch.plugin import kinds, registry, remote
 
     del output
     if bool(options["join"]) == options["head"]:
         raise click.UsageError("give either --join HOST:PORT or --head")
-    compilers = os.cpu_count() or 1 if options["compilers"] is None else options["compilers"]
+    kind = None if options["kind"] is None else kinds.kind(options["kind"])
+    if kind is not None and (options["targets"] or options["devices"]):
+        raise click.UsageError("--kind says which target and devices: leave those options out")
+    compilers = os.cpu_count() or 1 if kind is None else kind.compile
+    if options["compilers"] is not None:
+        compilers = options["compilers"]
     if compilers < 0:
         raise RequestError("worker.compilers", f"--compile {compilers}: it must be 0 or more")
     if not 0 < options["port"] < 65536:
         raise RequestError("worker.port", f"--port {options['port']}: it must be from 1 to 65535")
     offered: dict[str, float] = {}
+    if kind is not None:
+        offered.update(_of_kind(kind, compilers, only=options["compile_only"]))
     for name in options["targets"]:
         target = registry.get(name)
         if options["compile_only"]:
@@ -74,3 +87,26 @@ def worker(output: Output, **options: Any) -> int:
         compilers=compilers,
     )
     return 0
+
+
+def _of_kind(kind: Kind, compilers: int, *, only: bool) -> dict[str, float]:
+    """What a node of a kind offers, once it has passed its self-test.
+
+    One that only compiles needs no device, and is not timed.
+    """
+    from tfsearch.core import settings
+    from tfsearch.plugin import registry, remote
+    from tfsearch.plugin.node import self_test
+
+    if only:
+        return remote.offers(registry.get(kind.target), [], compilers)
+    target, devices = kind.place()
+    found = self_test(target, devices, settings.load())
+    for one in found:
+        note(f"{one.check}: {one.message}")
+    if found:
+        raise UnavailableError(
+            "node.unfit",
+            f"{len(found)} problems, the first: {found[0].check}: {found[0].message}",
+        )
+    return remote.offers(target, devices, compilers)

@@ -108,16 +108,37 @@ def parse_url(url: str) -> URL:
         )
     if backend != "sqlite":
         driver = "postgresql+psycopg" if parsed.drivername == "postgresql" else parsed.drivername
+        _check_server(parsed)
         return parsed.set(drivername=driver)
     if parsed.drivername not in ("sqlite", "sqlite+pysqlite") or parsed.query or parsed.host:
         raise RequestError(
             "db.url",
-            f"{url!r}: an SQLite URL is sqlite:///relative/path or sqlite:////absolute/path, "
-            "without options",
+            f"{parsed.render_as_string()!r}: an SQLite URL is sqlite:///relative/path or "
+            "sqlite:////absolute/path, without options",
         )
     if parsed.database in (None, "", ":memory:"):
         return parsed.set(database=None)
     return parsed.set(database=str(Path(str(parsed.database)).absolute()))
+
+
+def _check_server(url: URL) -> None:
+    """``RequestError("db.url")`` for a port or an option that no server can have."""
+    if url.port is not None and not 0 < url.port < 65536:
+        raise RequestError(
+            "db.url", f"{errors.describe(url)}: a port is from 1 to 65535, not {url.port}"
+        )
+    if not url.query:
+        return
+    try:
+        from psycopg import ProgrammingError
+        from psycopg.conninfo import make_conninfo
+    except ImportError:
+        return  # without the driver nothing is connected to, and that is told then
+    try:
+        make_conninfo(**{name: str(value) for name, value in url.query.items()})
+    except ProgrammingError as error:
+        text = str(error).strip().splitlines()[0]
+        raise RequestError("db.url", f"{errors.describe(url)}: {text}") from None
 
 
 def _sqlite_file(url: URL, *, create: bool, read_only: bool, timeout_s: float) -> Database:

@@ -30,6 +30,7 @@ settings.set_defaults(RAY_AUTH_MODE="token", RAY_USAGE_STATS_ENABLED="0")
 
 # ruff: noqa: E402
 import ray
+from ray._private import ray_constants
 from ray._raylet import Config  # pyright: ignore[reportAttributeAccessIssue]
 from ray.exceptions import GetTimeoutError, RayError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
@@ -104,6 +105,10 @@ def connect(address: str) -> None:
 
 def start_local(resources: Mapping[str, float]) -> None:
     """Start a cluster of this machine alone, on the loopback interface."""
+    # Ray turns the loopback's address into the machine's own unless it is told that there is no
+    # cluster of several machines; then all its servers listen on the loopback interface alone.
+    several = ray_constants.ENABLE_RAY_CLUSTER
+    ray_constants.ENABLE_RAY_CLUSTER = False
     try:
         ray.init(
             address="local",
@@ -117,6 +122,8 @@ def start_local(resources: Mapping[str, float]) -> None:
         )
     except (RayError, RuntimeError, ConnectionError, ValueError, OSError) as error:
         raise UnavailableError("fleet.start", f"cannot start Ray here: {_line(error)}") from error
+    finally:
+        ray_constants.ENABLE_RAY_CLUSTER = several
 
 
 def disconnect() -> None:

@@ -47,6 +47,11 @@ class DeviceLock:
     ) -> None:
         self.release()
 
+    @property
+    def paths(self) -> tuple[Path, ...]:
+        """The files of the lock; they stay when it is released."""
+        return self._paths
+
     def acquire(self) -> None:
         """Wait for the device; ``UnavailableError`` naming the holder after ``wait_s`` seconds."""
         deadline = time.monotonic() + self.wait_s

@@ -243,6 +243,19 @@ class Measurable(Protocol):
         ...
 
 
+@runtime_checkable
+class NodeTarget(Protocol):
+    """A target that knows what of a machine would spoil times on its devices."""
+
+    def node_probes(self, device: Device) -> Sequence[str]:
+        """Probes of the runner whose speeds have to be steady."""
+        ...
+
+    def node_problems(self, device: Device) -> Sequence[str]:
+        """What is wrong with driver, clocks or limits now, one line each; empty for a good node."""
+        ...
+
+
 class Target(Protocol):
     """An instruction set that can be compiled for."""
 

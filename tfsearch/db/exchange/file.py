@@ -11,7 +11,9 @@ import gzip
 import hashlib
 import json
 import os
+import shutil
 import stat
+import tempfile
 import zlib
 from collections.abc import Callable, Generator, Iterable, Iterator
 from importlib import metadata
@@ -175,8 +177,12 @@ def write_to(path: Path | str, put: Callable[[BinaryIO], T]) -> T:
     part = target.with_name(f".{target.name[:100]}.{os.getpid()}.part")
     try:
         if target.exists() and not target.is_file():
-            with open(target, "w+b") as file:  # a device; of a folder this is an error
-                return put(file)
+            # A device cannot be rewound; of a folder this is an error.
+            with open(target, "wb") as device, tempfile.TemporaryFile() as spool:
+                result = put(spool)
+                spool.seek(0)
+                shutil.copyfileobj(spool, device)
+                return result
         try:
             with open(part, "x+b") as file:
                 result = put(file)

@@ -111,6 +111,17 @@ class CudaTarget:
         """Where measurements of a card are kept: by its UUID."""
         return measured_path(device.selector)
 
+    def node_probes(self, device: Device) -> Sequence[str]:
+        """None: what holds a card back is told by its sensors."""
+        del device
+        return ()
+
+    def node_problems(self, device: Device) -> Sequence[str]:
+        """Why the card is slower than it could be."""
+        from tfsearch.target.cuda import node
+
+        return tuple(node.problems(device.selector))
+
     def place_of(self, name: str, value: object) -> ArrayPlace:
         """Where an array lies on a GPU; ``RequestError`` (``array.*``) where it does not."""
         from tfsearch.target.cuda.tensors import place_of

@@ -120,6 +120,18 @@ class X86Target:
             max_units=max(device.record.units, 1),
         )
 
+    def node_probes(self, device: Device) -> Sequence[str]:
+        """Arithmetic and memory."""
+        del device
+        return ("fma", "copy")
+
+    def node_problems(self, device: Device) -> Sequence[str]:
+        """Clock source, frequencies, limits of the control group."""
+        from tfsearch.target.x86 import node
+
+        del device
+        return tuple(node.problems())
+
     def companions(self) -> Mapping[str, Path]:
         """What kernels of several units need at run time: the support library."""
         from tfsearch.target.x86.support import library_path
