@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from tfsearch.core.records import (
+    VERIFIER_VERSION,
     BuildKey,
     BuildRecord,
     DeviceRecord,
@@ -74,7 +75,7 @@ def trial(
     key: BuildKey | None = None,
     device: DeviceRecord = DEVICE,
     protocol: str = PROTOCOL,
-    verifier: int = 1,
+    verifier: int = VERIFIER_VERSION,
     artifact: str = "c" * 64,
     passed: bool = True,
     censored: bool = False,

@@ -11,7 +11,7 @@ import pytest
 from tests.db import make
 from tfsearch.core.errors import InternalError
 from tfsearch.core.launch import ArgumentSpec, EntrySpec, LaunchSpec
-from tfsearch.core.records import Accuracy, Measurement, Refusal, Status
+from tfsearch.core.records import VERIFIER_VERSION, Accuracy, Measurement, Refusal, Status
 from tfsearch.db import (
     ProofRecord,
     SessionStatus,
@@ -236,11 +236,11 @@ def test_a_final_comes_back_as_it_was_recorded(store: Store):
         "toolchain": make.TOOLCHAIN.digest,
         "flags": ("-O3", "-march=native"),
         "protocol": make.PROTOCOL,
-        "verifier": 1,
+        "verifier": VERIFIER_VERSION,
     }
     assert store.latest_final(record.key, **full) == expected
     for name in full:
-        wrong = 2 if name == "verifier" else ("x",) if name == "flags" else "x"
+        wrong = VERIFIER_VERSION + 1 if name == "verifier" else ("x",) if name == "flags" else "x"
         assert store.latest_final(record.key, **{**full, name: wrong}) is None, name
 
 
@@ -251,7 +251,7 @@ FLIPS = {
     "toolchain": replace(make.TOOLCHAIN, programs={"driver": "a" * 64, "cc1": "d" * 64}),
     "flags": ("-march=native", "-O3"),
     "protocol": "warm/1",
-    "verifier": 2,
+    "verifier": VERIFIER_VERSION + 1,
     "features": ("avx512f",),
     "macros": ("-DX=1",),
     "headers": "other",
