@@ -281,6 +281,7 @@ def test_a_busy_machine_is_one_line_and_a_fact(run: Run, monkeypatch: pytest.Mon
     assert run(*words, "--json").json["noise"]["noisy"] is True
     monkeypatch.setattr("tfsearch.tune.noise.WIDE", 1e9)
     monkeypatch.setattr("tfsearch.tune.noise.DRIFTED", 1e9)
+    monkeypatch.setattr("tfsearch.tune.noise.DISTURBED", 1e9)
     assert "machine" not in run(*words).out
     assert run(*words, "--json").json["noise"]["noisy"] is False
 
