@@ -21,7 +21,7 @@ def test_more_builds_are_begun_than_one_worker_keeps(
     gemm: Workload, store: Store, home: Settings
 ) -> None:
     plan = resolve(TuneRequest(gemm, target="null", workers=1))
-    recorder = Recorder(store, ArtifactStore(home.artifacts), Silent(), None)
+    recorder = Recorder(store, ArtifactStore(home.artifacts), Silent(), home=home.home)
     points = plan.space.sample(12, np.random.default_rng(0))
     sources = [source_of(plan.problem, point) for point in points]
     keys = [plan.compiler.key(source, (), ()) for source in sources]
