@@ -67,7 +67,6 @@ def test_a_session_ends_when_its_head_is_lost_and_goes_on_with_another_one(
             if line.startswith("trial 3"):
                 break
         first.head_node.kill_gcs_server(check_alive=False)
-        first.head_node.kill_raylet(check_alive=False)
         _, err = process.communicate(timeout=90)
     finally:
         process.kill()
