@@ -428,6 +428,6 @@ class Fleet:
     def _offer(self, selector: str, compilers: int) -> dict[str, float]:
         from _chaos_target import resources
 
-        from tfsearch.measure import fleet
+        from tfsearch.measure import cluster
 
-        return fleet.join_resources(resources(selector, compilers))
+        return cluster.join_resources(resources(selector, compilers))

@@ -26,7 +26,7 @@ from _program import begin, end, parser, say
 
 from tfsearch.core import keys
 from tfsearch.ir.hir.builtins import build_workload
-from tfsearch.measure import fleet
+from tfsearch.measure import cluster, fleet
 from tfsearch.measure.job import MeasureJob
 from tfsearch.plugin import registry
 from tfsearch.plugin.identity import lowered_source, schedule_of
@@ -52,7 +52,7 @@ def a_job(folder: Path) -> MeasureJob:
 
 def measured(devices: int, trials: int, job: MeasureJob) -> dict[str, float]:
     """Rate and driver's processor time with a number of devices."""
-    fleet.start_local({f"{PREFIX}{TRIAL_MS}-{k}": 1.0 for k in range(devices)})
+    cluster.start_local({f"{PREFIX}{TRIAL_MS}-{k}": 1.0 for k in range(devices)})
     try:
         with fleet.RayExecutor(PREFIX, "", server="_sleeper:Sleeper") as executor:
             started = done = warm = 0
@@ -69,7 +69,7 @@ def measured(devices: int, trials: int, job: MeasureJob) -> dict[str, float]:
             wall = time.perf_counter() - begun
             spent = time.process_time() - spent
     finally:
-        fleet.disconnect()
+        cluster.disconnect()
     return {
         "devices": devices,
         "trials": trials,

@@ -22,9 +22,9 @@ class Nodes:
         self._added: list[Any] = []
 
     def add(self, resources: dict[str, float], *, joins: bool = True) -> Any:
-        from tfsearch.measure import fleet
+        from tfsearch.measure import cluster
 
-        given = fleet.join_resources(resources) if joins else resources
+        given = cluster.join_resources(resources) if joins else resources
         node = self._cluster.add_node(num_cpus=1, resources=given)
         self._added.append(node)
         return node
@@ -49,9 +49,9 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
         patch.setenv("RAY_AUTH_TOKEN", "f" * 32)
         from ray.cluster_utils import Cluster
 
-        from tfsearch.measure import fleet
+        from tfsearch.measure import cluster
 
-        fleet.disconnect()  # importing it has Ray read those variables
+        cluster.disconnect()  # importing it has Ray read those variables
         made = Cluster(initialize_head=True, head_node_args={"num_cpus": 1})
         yield made
         made.shutdown()
@@ -59,11 +59,11 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
 
 @pytest.fixture
 def nodes(cluster: Any) -> Iterator[Nodes]:
-    from tfsearch.measure import fleet
+    from tfsearch.measure.cluster import disconnect
 
     made = Nodes(cluster)
     yield made
-    fleet.disconnect()
+    disconnect()
     made.clear()
 
 
@@ -72,10 +72,10 @@ def connected(nodes: Nodes) -> Callable[..., list[Any]]:
     """Add nodes with one simulated device each, and connect."""
 
     def connect(*names: str) -> list[Any]:
-        from tfsearch.measure import fleet
+        from tfsearch.measure import cluster
 
         added = [nodes.add({PREFIX + name: 1.0}) for name in names]
-        fleet.connect(nodes.address)
+        cluster.connect(nodes.address)
         return added
 
     return connect

@@ -22,7 +22,7 @@ from tfsearch.measure.executor import Ended
 from tfsearch.measure.job import MeasureJob
 
 pytest.importorskip("ray", reason="ray is not installed")
-from tfsearch.measure import fleet
+from tfsearch.measure import cluster, fleet
 from tfsearch.measure.fleet import RayExecutor
 
 pytestmark = [pytest.mark.fleet, pytest.mark.xdist_group("fleet")]
@@ -174,7 +174,7 @@ def test_an_overdue_worker_is_replaced_and_its_job_ends_once(
 
 
 def test_a_node_with_another_tfsearch_is_refused(nodes: Nodes):
-    nodes.add({f"{fleet.VERSION}:0.0.1+0": 1.0}, joins=False)
+    nodes.add({f"{cluster.VERSION}:0.0.1+0": 1.0}, joins=False)
     with pytest.raises(UnavailableError, match=r"runs tfsearch 0\.0\.1\+0, this is") as caught:
-        fleet.connect(nodes.address)
+        cluster.connect(nodes.address)
     assert caught.value.code == "fleet.version"

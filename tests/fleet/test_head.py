@@ -29,20 +29,20 @@ def fleets(cluster: Any) -> Iterator[Callable[[], Any]]:
     """Makes fleets of a head and a node, beside the one of other tests."""
     from ray.cluster_utils import Cluster
 
-    from tfsearch.measure import fleet
+    from tfsearch.measure.cluster import disconnect, join_resources
 
     made: list[Any] = []
 
     def make() -> Any:
         target = registry.get("null")
-        offered = fleet.join_resources(remote.offers(target, target.devices(), 1))
+        offered = join_resources(remote.offers(target, target.devices(), 1))
         one = Cluster(initialize_head=True, head_node_args={"num_cpus": 1})
         made.append(one)
         one.add_node(num_cpus=1, resources=offered)
         return one
 
     yield make
-    fleet.disconnect()
+    disconnect()
     for one in made:
         one.shutdown()
 

@@ -16,7 +16,7 @@ from tfsearch.core.errors import UnavailableError
 from tfsearch.core.records import Status
 
 pytest.importorskip("ray", reason="ray is not installed")
-from tfsearch.measure import fleet
+from tfsearch.measure import cluster, fleet
 from tfsearch.measure.fleet import RayExecutor
 
 pytestmark = [pytest.mark.fleet, pytest.mark.xdist_group("fleet")]
@@ -78,7 +78,7 @@ def test_a_lost_lease_ends_what_is_under_way_and_costs_the_job_nothing(
     leases = Granted()
     with RayExecutor(PREFIX, "", server=SIMULATED, leases=leases) as executor:
         executor.start(0, jobs.make(0, sleep=3.0))
-        for count in range(1, 1 + fleet.ATTEMPTS):
+        for count in range(1, 1 + cluster.ATTEMPTS):
             later(1.5, lambda: setattr(leases, "granted", False))
             later(2.5, lambda: setattr(leases, "granted", True))
             while len(jobs.lines()) < 1 + count:

@@ -58,14 +58,14 @@ def descendants(root: int) -> set[int]:
 PROGRAM = """
 import json, os, time
 from tests.fleet.test_loopback import descendants, listening
-from tfsearch.measure import fleet
-fleet.start_local({"tfsearch-device:null:x:y": 1.0})
+from tfsearch.measure import cluster
+cluster.start_local({"tfsearch-device:null:x:y": 1.0})
 import ray
 from ray import _raylet
-fleet.call_with("tfsearch-device:null:x:y", "tests.fleet.test_loopback:hello", "", 60.0)
+cluster.call_with("tfsearch-device:null:x:y", "tests.fleet.test_loopback:hello", "", 60.0)
 mode = _raylet.get_authentication_mode() == _raylet.AuthenticationMode.TOKEN
 print(json.dumps([mode, listening(descendants(os.getpid()))]))
-fleet.disconnect()
+cluster.disconnect()
 """
 
 

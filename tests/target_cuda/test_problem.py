@@ -184,7 +184,7 @@ def test_more_units_than_cores_take_turns() -> None:
 
 
 def test_what_no_recipe_takes_says_why() -> None:
-    workload = named_workload("gemm", {"m": "64", "n": "64", "k": "64", "dtype": "f32"})
+    workload = named_workload("gemm", {"m": "64", "n": "64", "k": "64", "dtype": "i8"})
     with pytest.raises(RequestError, match="no recipe takes the program") as caught:
         target.problem(workload, target.nominal())
     assert caught.value.code == "cuda.no-recipe"

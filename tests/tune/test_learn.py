@@ -60,7 +60,7 @@ def _plan(m: int = 48) -> Plan:
 
 def _learned(plan: Plan, store: Store, home: Settings, watcher: Watcher | None = None):
     watcher = watcher or Watcher()
-    recorder = Recorder(store, ArtifactStore(home.artifacts), watcher)
+    recorder = Recorder(store, ArtifactStore(home.artifacts), watcher, home=home.home)
     return learn.learned_for(plan, recorder, watcher)
 
 
@@ -90,7 +90,7 @@ def test_tune_follows_the_model(taught: Store, home: Settings) -> None:
     (model,) = learn.train(taught, registry.get("null"))
     plain = _plan()
     better = replace(plain, learned=learn.learned_of({"whole": model}))
-    recorder = Recorder(taught, ArtifactStore(home.artifacts), Watcher())
+    recorder = Recorder(taught, ArtifactStore(home.artifacts), Watcher(), home=home.home)
     wanted = hints.similar_points(better, recorder)
     assert wanted != hints.similar_points(plain, recorder)
     taught.put_model(model.record)
@@ -104,7 +104,7 @@ def test_a_model_has_its_own_share_of_winners_and_neighbours(
     taught: Store, home: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (model,) = learn.train(taught, registry.get("null"))
-    recorder = Recorder(taught, ArtifactStore(home.artifacts), Watcher())
+    recorder = Recorder(taught, ArtifactStore(home.artifacts), Watcher(), home=home.home)
     plain = _plan()
     better = replace(plain, learned=learn.learned_of({"whole": model}))
     monkeypatch.setattr(hints, "LEARNED", (1, 3))

@@ -71,7 +71,7 @@ def worker(output: Output, **options: Any) -> int:
             devices = [registry.device(target), *target.devices()[1:]]
         offered.update(remote.offers(target, devices, compilers))
     try:
-        from tfsearch.measure import fleet
+        from tfsearch.measure import cluster
     except ImportError as error:
         raise UnavailableError(
             "fleet.not-installed", f"Ray is not there: {error}; install tfsearch[ray]"
@@ -79,7 +79,7 @@ def worker(output: Output, **options: Any) -> int:
     for name in sorted(offered):
         note(f"offers {name}")
     host = options["host"] or ("127.0.0.1" if options["head"] else "")
-    fleet.become_node(
+    cluster.become_node(
         offered,
         join=options["join"],
         host=host,

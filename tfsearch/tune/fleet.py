@@ -38,12 +38,12 @@ class Fleet:
                 "--workers ray",
             )
         try:
-            from tfsearch.measure import fleet
+            from tfsearch.measure import cluster
         except ImportError as error:
             raise UnavailableError(
                 "fleet.not-installed", f"Ray is not there: {error}; install tfsearch[ray]"
             ) from error
-        self._ray = fleet
+        self._ray = cluster
         self._request = request
         self._slots = 0
         self._build = ""
@@ -120,7 +120,9 @@ class Fleet:
         prefix = remote.device_prefix(plan.target.name, plan.device)
         if store is not None and not store.read_only and self._request.fleet:
             self._leases = DeviceLeases(store)
-        return self._ray.RayExecutor(prefix, plan.target.runner, leases=self._leases)
+        from tfsearch.measure.fleet import RayExecutor
+
+        return RayExecutor(prefix, plan.target.runner, leases=self._leases)
 
     @property
     def build_slots(self) -> int:
