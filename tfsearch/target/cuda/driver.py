@@ -6,6 +6,7 @@ another in its place.
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Callable
 from importlib import import_module
 from typing import Any
@@ -110,6 +111,7 @@ def driver() -> Driver:
     """
     global _driver  # noqa: PLW0603
     if _driver is None:
+        ctypes.CDLL("libcuda.so.1")  # where it is not there, the bindings are not loaded either
         _driver = Driver(import_module("cuda.bindings.driver"))
     try:
         _driver.cuInit(0)
