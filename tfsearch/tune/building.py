@@ -21,8 +21,6 @@ from tfsearch.tune.request import Plan
 
 COMPILE_TIMEOUT_S = 120.0
 COMPILE_MEMORY_BYTES = 4 << 30
-FULL_S = 0.05
-"""How long a full pool is waited for before what it has done is collected."""
 
 
 class Builder:
@@ -65,8 +63,8 @@ class Builder:
         self._running.add(tag)
         place = self._folder / tag
         # Results count against the pool's bound, and nobody else collects them.
-        while not self._pool.submit(tag, self._compile, source, key, place, timeout_s=FULL_S):
-            self._gather()
+        while not self._pool.submit(tag, self._compile, source, key, place, timeout_s=0):
+            self._collect()
 
     def wait(self, key: BuildKey) -> Built | Failure:
         """The outcome of a build that was started; a failure has the compiler's status.
@@ -99,18 +97,14 @@ class Builder:
 
     def ready(self, key: BuildKey) -> bool:
         """Whether :meth:`wait` would answer at once."""
-        self._gather()
+        while (done := self._pool.next_done(0)) is not None:
+            self._keep(done)
         return key.key in self._known or key.key in self._done
 
     def wait_all(self) -> None:
         """Until nothing is being compiled: for devices that share the compiler's cores."""
         while self._running:
             self._collect()
-
-    def _gather(self) -> None:
-        """Keep what is done by now."""
-        while (done := self._pool.next_done(0)) is not None:
-            self._keep(done)
 
     def _collect(self) -> None:
         done = self._pool.next_done()
