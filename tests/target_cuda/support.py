@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tfsearch.core.errors import UnavailableError
 from tfsearch.core.launch import EntrySpec, LaunchSpec
 from tfsearch.core.records import Status
-from tfsearch.plugin.target import CompileOutcome, Compiler, Source
-from tfsearch.target.cuda import compilers, toolkit
+from tfsearch.ir.tir.nodes import Module
+from tfsearch.plugin.target import CompileOutcome, Compiler, Problem, Source
+from tfsearch.prove.verify import verify
+from tfsearch.space import Point
+from tfsearch.target.cuda import compilers, target, toolkit
+from tfsearch.tune.proof import FULL, prove_reduced
 
 COMPILERS = ("nvrtc", "nvcc")
 MEMORY = 8 << 30
@@ -96,3 +101,16 @@ def static_shared(image: bytes, symbol: str) -> int:
         if name == f".nv.shared.{symbol}":
             total += field(index, 32, 8)
     return total
+
+
+def refusals(module: Module) -> set[str]:
+    """Codes of what the verifier refuses on the nominal device."""
+    device = target.nominal()
+    return {r.code for r in verify(module, target.atoms(device), target.limits(device))}
+
+
+def proved(problem: Problem, one: Point) -> tuple[Any, ...]:
+    """What the interpreter finds wrong with a point's reduced form; nothing when it is right."""
+    device = target.nominal()
+    workload, module = problem.reduced(one)
+    return tuple(prove_reduced(workload, module, target.atoms(device), target.limits(device), FULL))

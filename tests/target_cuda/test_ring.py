@@ -10,12 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.target_cuda.support import built, compiler_named, disassembled
+from tests.target_cuda.support import built, compiler_named, disassembled, proved, refusals
 from tfsearch.ir.hir.named import named_workload
-from tfsearch.ir.tir.nodes import Module
 from tfsearch.ir.tir.text import parse_module, print_module
 from tfsearch.plugin.target import Problem
-from tfsearch.prove.verify import verify
 from tfsearch.space import Point
 from tfsearch.target.cuda import target
 from tfsearch.tune.proof import FULL, prove_reduced
@@ -51,17 +49,6 @@ def gemm(m: int = 4096, n: int = 4096, k: int = 4096, **more: str) -> Problem:
 
 def point(**changes: Any) -> Point:
     return Point("ring", {**USUAL, **changes})
-
-
-def refusals(module: Module) -> set[str]:
-    device = target.nominal()
-    return {r.code for r in verify(module, target.atoms(device), target.limits(device))}
-
-
-def proved(problem: Problem, one: Point) -> tuple[Any, ...]:
-    device = target.nominal()
-    workload, module = problem.reduced(one)
-    return tuple(prove_reduced(workload, module, target.atoms(device), target.limits(device), FULL))
 
 
 @pytest.mark.parametrize("name", POINTS)

@@ -10,14 +10,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.target_cuda.support import built, compiler_named, disassembled
+from tests.target_cuda.support import built, compiler_named, disassembled, proved, refusals
 from tests.target_cuda.test_problem import on
 from tfsearch.ir.hir.named import named_workload
-from tfsearch.ir.tir.nodes import Module
 from tfsearch.ir.tir.text import parse_module, print_module
 from tfsearch.plugin.target import Device, Problem
 from tfsearch.prove.analyze import analyze
-from tfsearch.prove.verify import verify
 from tfsearch.search.scan import points_of
 from tfsearch.space import Point, Space
 from tfsearch.target.cuda import target
@@ -56,17 +54,6 @@ def gemm(m: int = 512, n: int = 512, k: int = 512, **more: str) -> Problem:
 
 def point(**changes: Any) -> Point:
     return Point("warps", {**USUAL, **changes})
-
-
-def refusals(module: Module) -> set[str]:
-    device = target.nominal()
-    return {r.code for r in verify(module, target.atoms(device), target.limits(device))}
-
-
-def proved(problem: Problem, one: Point) -> tuple[Any, ...]:
-    device = target.nominal()
-    workload, module = problem.reduced(one)
-    return tuple(prove_reduced(workload, module, target.atoms(device), target.limits(device), FULL))
 
 
 def sampled(problem: Problem, count: int, seed: int) -> list[Point]:

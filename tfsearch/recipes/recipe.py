@@ -79,6 +79,11 @@ class Kit:
     staging: MemorySpace | None = MemorySpace.LOCAL
     crew: Crew | None = None
 
+    @property
+    def outer_cache(self) -> int:
+        """Bytes of the last cache before the outermost, which units may share."""
+        return self.caches[max(len(self.caches) - 2, 0)]
+
     def traffic(self, units: NDArray[Any]) -> Traffic:
         """Counts the bytes that a column of unit counts moves between memory levels."""
         turns = self.turns(units)

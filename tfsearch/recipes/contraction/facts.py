@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
+from math import gcd
 from typing import Any
 
 import numpy as np
@@ -90,12 +91,16 @@ def _sets_shared(pitch: int, width: Column | float, way: int) -> Column:
 
     1 where they are not rows in place (pitch 0). ``way``: bytes of one way.
     """
-    sets = way // LINE_BYTES
     lines = np.maximum(np.asarray(width, dtype=np.float64) / LINE_BYTES, 1.0)
     if not pitch:
         return np.ones(lines.shape)
-    starts = sets // np.gcd(max(pitch // LINE_BYTES, 1), sets)
-    return np.minimum(1.0, starts * lines / sets)
+    return np.minimum(1.0, _sets_begun(pitch, way) * lines / (way // LINE_BYTES))
+
+
+def _sets_begun(pitch: int, way: int) -> int:
+    """In how many sets of a cache rows begin that are ``pitch`` bytes apart."""
+    sets = way // LINE_BYTES
+    return sets // gcd(max(pitch // LINE_BYTES, 1), sets)
 
 
 @dataclass(frozen=True)
@@ -381,8 +386,8 @@ class _Batch:
 
         Asked for ahead they wait less; where rows share pages, not at all.
         """
-        owner, caches = self.owner, self.owner.kit.caches
-        if self.working_set <= USABLE * caches[max(len(caches) - 2, 0)]:
+        owner = self.owner
+        if self.working_set <= USABLE * owner.kit.outer_cache:
             return np.zeros(self.rows.shape)
         scattered = (self.pack_b == "none") & (self.depth > STREAMS)
         step = self.rows * self.columns * owner.kit.cycles(owner.unit.name)
@@ -398,7 +403,6 @@ class _Batch:
         place, and rows of an unpacked second factor beside them, displace one another.
         """
         c, unit = self.owner.contraction, self.owner.unit
-        caches = self.owner.kit.caches
         across = np.minimum(self.n.total * unit.tile[1] / self.n_blocks, c.n)
         high = self.m.total * unit.tile[0] / np.where(self.nkm, 1, self.m_blocks)
         width = np.where(self.nkm, across, c.n) * unit.acc.bytes
@@ -406,8 +410,7 @@ class _Batch:
         beside = _sets_shared(self._pitch_b(), across * unit.b.bytes, L2_WAY_BYTES)
         beside = np.where(self.pack_b == "none", beside, 1.0)
         held = width * high / share + self.b_block / beside
-        outer_cache = caches[max(len(caches) - 2, 0)]
-        crowded = (held > EASILY * outer_cache) & ((share < 1.0) | (beside < 1.0))
+        crowded = (held > EASILY * self.owner.kit.outer_cache) & ((share < 1.0) | (beside < 1.0))
         lines = self.m.total * self.n.total * unit.tile[0] * unit.tile[1] * self.outer
         lines = lines * unit.acc.bytes / LINE_BYTES * (self.depth_blocks - 1)
         return np.where(crowded, WAIT_CROWDED * lines, 0.0)
@@ -417,8 +420,8 @@ class _Batch:
 
         Tile loads and stores come too fast for anything to be fetched in time.
         """
-        c, unit, caches = self.owner.contraction, self.owner.unit, self.owner.kit.caches
-        outer_cache = caches[max(len(caches) - 2, 0)]
+        c, unit = self.owner.contraction, self.owner.unit
+        outer_cache = self.owner.kit.outer_cache
         if self.working_set <= USABLE * outer_cache:
             return np.zeros(self.rows.shape)
         kept = USABLE_TILES * outer_cache
@@ -553,11 +556,9 @@ class _Batch:
             return ones
         if not self.owner.pitch_a:
             return ones
-        pitch = self.owner.pitch_a
-        sets = L1_WAY_BYTES // kit.line
         ways = kit.caches[0] // L1_WAY_BYTES
-        distinct = sets // np.gcd(max(pitch // kit.line, 1), sets)
-        crowded = (self.pack_a == "none") & (self.rows > (ways - 1) * distinct)
+        begun = _sets_begun(self.owner.pitch_a, L1_WAY_BYTES)
+        crowded = (self.pack_a == "none") & (self.rows > (ways - 1) * begun)
         return np.where(crowded, kit.line / c.a.dtype.bytes, ones)
 
     def _pitch_b(self) -> int:

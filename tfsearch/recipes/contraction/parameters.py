@@ -50,7 +50,7 @@ def space_of(contraction: Contraction, unit: MatrixUnit, kit: Kit, constant_b: b
         "b_all_bytes": _all_bytes(contraction, contraction.b),
         "out_bytes": _output_bytes(contraction),
         "cache": kit.caches[-1],
-        "outer_cache": kit.caches[max(len(kit.caches) - 2, 0)],
+        "outer_cache": kit.outer_cache,
         "line": kit.line,
         "least_out": min(t.dtype.bytes for t in contraction.program.output_types),
         "sums_apart": int(_sums_apart(contraction)),
@@ -87,7 +87,7 @@ def _ahead(contraction: Contraction, unit: MatrixUnit, kit: Kit) -> tuple[int, .
 
     Vector units: rows of the second factor. Tile units: 1, the next panel of the first factor.
     """
-    outer_cache = kit.caches[max(len(kit.caches) - 2, 0)]
+    outer_cache = kit.outer_cache
     a_bytes, b_bytes = (_all_bytes(contraction, s) for s in (contraction.a, contraction.b))
     if unit.is_vector:
         distances, fn = (0, *ROWS_AHEAD), "prefetch"

@@ -9,7 +9,6 @@ from tfsearch.atoms.contract import Computation, Kind
 from tfsearch.core.errors import RequestError
 from tfsearch.core.records import ParamValue, Refusal
 from tfsearch.cost.model import Facts
-from tfsearch.ir.hir.program import Program
 from tfsearch.ir.tir.nodes import Module
 from tfsearch.ir.workload import Workload
 from tfsearch.recipes.contraction import dot as dot_pipeline
@@ -21,9 +20,9 @@ from tfsearch.recipes.contraction.facts import ContractionFacts
 from tfsearch.recipes.contraction.match import Contraction, K, M, N, match
 from tfsearch.recipes.contraction.parameters import space_of
 from tfsearch.recipes.contraction.schedule import Schedule
+from tfsearch.recipes.contraction.shared import resized
 from tfsearch.recipes.contraction.unit import MatrixUnit, matrix_units, narrower, vector_lanes
 from tfsearch.recipes.recipe import Kit
-from tfsearch.recipes.resize import DimensionClasses, Position
 from tfsearch.space import Points, RecipeSpace
 
 REDUCED_TILES = 3
@@ -139,7 +138,7 @@ class MatchedContraction:
         dot = self._dots.get(space)
         if dot is not None:
             extents = dot_pipeline.reduced(dot, DotSchedule.of(params))
-            return replace(self.workload, program=self._resized(extents)), params
+            return replace(self.workload, program=resized(self.contraction, extents)), params
         unit = self._units[space]
         schedule = Schedule.of(unit, params, self._narrow(unit))
         uk = unit.tile[2]
@@ -169,7 +168,7 @@ class MatchedContraction:
                 schedule.n_tiles, schedule.tile_n, grid_n, self.contraction.n, sizes[N]
             ),
         }
-        return replace(self.workload, program=self._resized(sizes)), new
+        return replace(self.workload, program=resized(self.contraction, sizes)), new
 
     def _reduced_rest(self, schedule: Schedule) -> int:
         """Elements of a short tile of columns; its last vector is narrow where the point's is."""
@@ -180,20 +179,6 @@ class MatchedContraction:
         return (
             rest if schedule.narrow_for(rest % lanes) is None else rest // lanes * lanes + lanes - 1
         )
-
-    def _resized(self, sizes: Mapping[str, int]) -> Program:
-        c = self.contraction
-        classes = DimensionClasses(self.workload.program)
-        wanted: dict[Position, int] = {}
-        for value, labels in (
-            (c.a.value, c.a.labels),
-            (c.b.value, c.b.labels),
-            (c.value, c.labels),
-        ):
-            for dim, axis in enumerate(labels):
-                if axis is not None:
-                    wanted[classes.of(value, dim)] = sizes[axis]
-        return classes.resized(wanted)
 
 
 def _block(block: int, tile: int, parts: int, extent: int, reduced: int) -> int:

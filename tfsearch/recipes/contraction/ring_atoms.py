@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from tfsearch.atoms.contract import Atom, Completion, Computation, Kind, OperandSpec, Part, Sync
+from tfsearch.atoms.contract import Atom, Completion, Kind, OperandSpec, Part, Sync
 from tfsearch.atoms.table import AtomTable
 from tfsearch.core.errors import RequestError
 from tfsearch.ir.dtypes import DType
@@ -211,19 +211,3 @@ def _syncs(atoms: list[Atom], product: Atom) -> Iterator[tuple[str, str]]:
     yield "settle", one("settle", Sync.WAIT_GROUP, group=group)
     for fn in ("lower", "raise"):
         yield fn, one(fn, Sync.SET_REGISTERS, fn=fn)
-
-
-def tile_widths(atoms: AtomTable, rows: int, acc: DType, store: DType) -> tuple[int, ...]:
-    """Columns of the register tiles of so many rows that a target stores, widest first."""
-    found: set[int] = set()
-    for atom in atoms.values():
-        computes: Computation = atom.computes
-        if (
-            computes.kind is Kind.STORE
-            and len(computes.shape) == 2
-            and computes.shape[0] == rows
-            and computes.dtypes == (store, acc)
-            and atom.features <= atoms.features
-        ):
-            found.add(computes.shape[1])
-    return tuple(sorted(found, reverse=True))

@@ -12,13 +12,17 @@ from tfsearch.ir.tir.nodes import Module
 from tfsearch.ir.workload import Workload
 from tfsearch.recipes.contraction.match import Contraction, K, M, N, Side, match
 from tfsearch.recipes.contraction.ring import RingContraction, lower
-from tfsearch.recipes.contraction.ring_atoms import ring_atoms, tile_widths
+from tfsearch.recipes.contraction.ring_atoms import ring_atoms
 from tfsearch.recipes.contraction.ring_facts import RingFacts
 from tfsearch.recipes.contraction.ring_parameters import ring_space
 from tfsearch.recipes.contraction.ring_schedule import RingSchedule
+from tfsearch.recipes.contraction.shared import (
+    require_equal_factors,
+    resized,
+    stored_widths,
+)
 from tfsearch.recipes.fragments import compute_dtype
 from tfsearch.recipes.recipe import Kit
-from tfsearch.recipes.resize import DimensionClasses, Position
 from tfsearch.space import Points, RecipeSpace
 
 NAME = "ring"
@@ -48,24 +52,11 @@ class MatchedRing:
         if any(o.labels != (*c.outer, M, N) for o in c.outputs if c.outer):
             raise RequestError("recipe.ring", "the outer axis is not the result's first")
         acc = compute_dtype(c.acc)
-        if c.a.dtype is not c.b.dtype:
-            raise RequestError(
-                "recipe.ring", f"the factors are {c.a.dtype.value} and {c.b.dtype.value}"
-            )
+        require_equal_factors(c, "recipe.ring")
         sides = ((c.a, M), (c.b, N))
         a, b = (_across(c, side, axis, workload.alignment) for side, axis in sides)
         atoms = ring_atoms(kit.atoms, c.a.dtype, acc, (a, b))
-        stored = {c.program.ops[o.value].type.dtype for o in c.outputs}
-        widths = tuple(
-            sorted(
-                set.intersection(
-                    *(set(tile_widths(kit.atoms, atoms.rows, acc, d)) for d in stored)
-                ),
-                reverse=True,
-            )
-        )
-        if not widths:
-            raise RequestError("recipe.ring", "no stores of the result's type from register tiles")
+        widths = stored_widths(c, kit.atoms, atoms.rows, acc, "recipe.ring")
         self.ring = RingContraction(
             c, atoms, widths, kit, kit.crew, workload.accuracy, workload.alignment, (a, b)
         )
@@ -100,15 +91,7 @@ class MatchedRing:
         if c.k <= s.tile_k:
             sizes[K] = c.k
         sizes |= dict.fromkeys(c.outer, 2)
-        classes = DimensionClasses(self.workload.program)
-        wanted: dict[Position, int] = {}
-        for value, labels in (
-            (c.a.value, c.a.labels), (c.b.value, c.b.labels), (c.value, c.labels),
-        ):  # fmt: skip
-            for dim, axis in enumerate(labels):
-                if axis is not None:
-                    wanted[classes.of(value, dim)] = sizes[axis]
-        program = classes.resized(wanted)
+        program = resized(c, sizes)
         return replace(self.workload, program=program), {**params, "units": clusters * s.size}
 
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from tfsearch.core.records import ParamValue
+from tfsearch.recipes.contraction.shared import number
 
 COOPERATIVE, PINGPONG = "cooperative", "pingpong"
 DIRECT, STAGED = "direct", "staged"
@@ -39,23 +40,17 @@ class RingSchedule:
     @staticmethod
     def of(params: Mapping[str, ParamValue]) -> RingSchedule:
         """From the parameters of a point."""
-
-        def number(name: str) -> int:
-            value = params[name]
-            assert isinstance(value, int)
-            return value
-
         return RingSchedule(
-            tile_m=number("tile_m"),
-            tile_n=number("tile_n"),
-            tile_k=number("tile_k"),
-            stages=number("stages"),
-            consumers=number("consumers"),
+            tile_m=number(params, "tile_m"),
+            tile_n=number(params, "tile_n"),
+            tile_k=number(params, "tile_k"),
+            stages=number(params, "stages"),
+            consumers=number(params, "consumers"),
             scheme=str(params["scheme"]),
-            high=number("high"),
-            wide=number("wide"),
-            group=number("group"),
-            units=number("units"),
+            high=number(params, "high"),
+            wide=number(params, "wide"),
+            group=number(params, "group"),
+            units=number(params, "units"),
             epilogue=str(params["epilogue"]),
         )
 

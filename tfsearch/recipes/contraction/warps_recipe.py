@@ -12,7 +12,11 @@ from tfsearch.cost.model import Facts
 from tfsearch.ir.tir.nodes import Module
 from tfsearch.ir.workload import Workload
 from tfsearch.recipes.contraction.match import Contraction, K, M, N, Side, match
-from tfsearch.recipes.contraction.ring_atoms import tile_widths
+from tfsearch.recipes.contraction.shared import (
+    require_equal_factors,
+    resized,
+    stored_widths,
+)
 from tfsearch.recipes.contraction.warps import WarpsContraction, lower
 from tfsearch.recipes.contraction.warps_atoms import warps_atoms
 from tfsearch.recipes.contraction.warps_facts import WarpsFacts
@@ -20,7 +24,6 @@ from tfsearch.recipes.contraction.warps_parameters import warps_space
 from tfsearch.recipes.contraction.warps_schedule import WarpsSchedule
 from tfsearch.recipes.fragments import compute_dtype
 from tfsearch.recipes.recipe import Kit
-from tfsearch.recipes.resize import DimensionClasses, Position
 from tfsearch.space import Points, RecipeSpace
 
 NAME = "warps"
@@ -48,18 +51,11 @@ class MatchedWarps:
         if kit.crew is None:
             raise RequestError("recipe.warps", "the target has no teams of warps")
         acc = compute_dtype(c.acc)
-        if c.a.dtype is not c.b.dtype:
-            raise RequestError(
-                "recipe.warps", f"the factors are {c.a.dtype.value} and {c.b.dtype.value}"
-            )
+        require_equal_factors(c, "recipe.warps")
         sides = ((c.a, M), (c.b, N))
         a, b = (_across(c, side, axis) for side, axis in sides)
         atoms = warps_atoms(kit.atoms, c.a.dtype, acc, workload.accuracy.value, (a, b))
-        stored = {c.program.ops[o.value].type.dtype for o in c.outputs}
-        found = (set(tile_widths(kit.atoms, atoms.shape[0], acc, d)) for d in stored)
-        widths = tuple(sorted(set.intersection(*found), reverse=True))
-        if not widths:
-            raise RequestError("recipe.warps", "no stores of the result's type from register tiles")
+        widths = stored_widths(c, kit.atoms, atoms.shape[0], acc, "recipe.warps")
         aligned = tuple(_aligned(c, side, workload.alignment) for side, _ in sides)
         self.whole = WarpsContraction(
             c, atoms, widths, kit, kit.crew, workload.accuracy, workload.alignment, (a, b),
@@ -98,15 +94,7 @@ class MatchedWarps:
             K: _reduced(c.k, s.tile_k, steps),
             **{axis: min(c.extents[axis], 2) for axis in c.outer},
         }
-        classes = DimensionClasses(self.workload.program)
-        wanted: dict[Position, int] = {}
-        for value, labels in (
-            (c.a.value, c.a.labels), (c.b.value, c.b.labels), (c.value, c.labels),
-        ):  # fmt: skip
-            for dim, axis in enumerate(labels):
-                if axis is not None:
-                    wanted[classes.of(value, dim)] = sizes[axis]
-        program = classes.resized(wanted)
+        program = resized(c, sizes)
         return replace(self.workload, program=program), {**params, "group": group}
 
 

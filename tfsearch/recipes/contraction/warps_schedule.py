@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from tfsearch.core.records import ParamValue
+from tfsearch.recipes.contraction.shared import number
 
 STEP = 8
 """Registers of a thread are given in multiples of so many."""
@@ -37,24 +38,18 @@ class WarpsSchedule:
     @staticmethod
     def of(params: Mapping[str, ParamValue]) -> WarpsSchedule:
         """From the parameters of a point."""
-
-        def number(name: str) -> int:
-            value = params[name]
-            assert isinstance(value, int)
-            return value
-
         return WarpsSchedule(
-            tile_m=number("tile_m"),
-            tile_n=number("tile_n"),
-            tile_k=number("tile_k"),
-            high=number("high"),
-            wide=number("wide"),
-            stages=number("stages"),
+            tile_m=number(params, "tile_m"),
+            tile_n=number(params, "tile_n"),
+            tile_k=number(params, "tile_k"),
+            high=number(params, "high"),
+            wide=number(params, "wide"),
+            stages=number(params, "stages"),
             panel=str(params["panel"]),
-            vector=number("vector"),
-            ahead=number("ahead"),
-            group=number("group"),
-            resident=number("resident"),
+            vector=number(params, "vector"),
+            ahead=number(params, "ahead"),
+            group=number(params, "group"),
+            resident=number(params, "resident"),
         )
 
     @property
