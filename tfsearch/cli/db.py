@@ -264,15 +264,7 @@ def trial_json(stored: StoredTrial) -> dict[str, Any]:
     build, proof, found = trial.build, trial.verification, trial.measurement
     return {
         "id": stored.id,
-        "session": trial.session,
-        "index": trial.index,
-        "workload": trial.workload,
-        "schedule": trial.schedule.to_json(),
-        "status": trial.status.value,
-        "code": trial.code,
-        "where": trial.where,
-        "message": trial.message,
-        "predicted_us": trial.predicted_us,
+        **trial.head_json(),
         "key": None if trial.measurement_key is None else trial.measurement_key.key_fields(),
         "artifact": None if build is None else build.artifact,
         "verification": None

@@ -365,6 +365,20 @@ class Trial:
         if self.status is Status.OK and (self.measurement_key is None or self.build is None):
             raise ValueError("an ok trial names its build and its measurement key")
 
+    def head_json(self) -> dict[str, Any]:
+        """What was tried and how it ended, as JSON; without the build and what was measured."""
+        return {
+            "session": self.session,
+            "index": self.index,
+            "workload": self.workload,
+            "schedule": self.schedule.to_json(),
+            "status": self.status.value,
+            "code": self.code,
+            "where": self.where,
+            "message": self.message,
+            "predicted_us": self.predicted_us,
+        }
+
 
 @dataclass(frozen=True)
 class FinalEntry:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from sqlalchemy import Row
@@ -17,6 +17,8 @@ from tfsearch.core.records import (
     BuildKey,
     BuildRecord,
     DeviceRecord,
+    Final,
+    FinalEntry,
     Measurement,
     MeasurementKey,
     Refusal,
@@ -194,15 +196,7 @@ def content(trial: Trial) -> str:
     build, measured, check = trial.build, trial.measurement, trial.verification
     text = dump(
         {
-            "session": trial.session,
-            "index": trial.index,
-            "workload": trial.workload,
-            "schedule": trial.schedule.to_json(),
-            "status": trial.status.value,
-            "code": trial.code,
-            "where": trial.where,
-            "message": trial.message,
-            "predicted_us": trial.predicted_us,
+            **trial.head_json(),
             "generator": trial.generator,
             "measurement_key": trial.measurement_key and trial.measurement_key.key,
             "build": build
@@ -272,6 +266,28 @@ def schedule_of(row: AnyRow) -> ScheduleRecord:
         recipe_version=row.recipe_version,
         params=load(row.params),
         schema=row.schema,
+    )
+
+
+def final_of(row: AnyRow, session: str, workload: str, entries: Iterable[AnyRow]) -> Final:
+    """A row of ``finals`` and its entries in their order; trials by the database's ids."""
+    return Final(
+        session=session,
+        workload=workload,
+        winner=row.winner_id,
+        entries=tuple(
+            FinalEntry(
+                trial=entry.trial_id,
+                median_us=entry.median_us,
+                ci_us=(entry.ci_low_us, entry.ci_high_us),
+                ratio=entry.ratio,
+                ratio_ci=(entry.ratio_low, entry.ratio_high),
+            )
+            for entry in entries
+        ),
+        protocol=row.protocol,
+        finished_at=row.finished_at,
+        conditions=load(row.conditions),
     )
 
 

@@ -13,7 +13,6 @@ from tfsearch.core.launch import LaunchSpec
 from tfsearch.core.records import (
     BuildRecord,
     Final,
-    FinalEntry,
     MeasurementKey,
     Refusal,
     Status,
@@ -536,24 +535,7 @@ def _final(connection: Connection, final_id: int) -> StoredFinal:
     rows = connection.execute(
         select(entries).where(entries.c.final_id == final_id).order_by(entries.c.position)
     )
-    final = Final(
-        session=row.name,
-        workload=row.key,
-        winner=row.winner_id,
-        entries=tuple(
-            FinalEntry(
-                trial=entry.trial_id,
-                median_us=entry.median_us,
-                ci_us=(entry.ci_low_us, entry.ci_high_us),
-                ratio=entry.ratio,
-                ratio_ci=(entry.ratio_low, entry.ratio_high),
-            )
-            for entry in rows
-        ),
-        protocol=row.protocol,
-        finished_at=row.finished_at,
-        conditions=codec.load(row.conditions),
-    )
+    final = codec.final_of(row, row.name, row.key, rows)
     return StoredFinal(final_id, final)
 
 

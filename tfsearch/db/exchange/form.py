@@ -115,15 +115,7 @@ def _trial(item: TrialItem) -> dict[str, Any]:
     )
     built = key.build if key else build.key if build else None
     return {
-        "session": trial.session,
-        "index": trial.index,
-        "workload": trial.workload,
-        "schedule": trial.schedule.to_json(),
-        "status": trial.status.value,
-        "code": trial.code,
-        "where": trial.where,
-        "message": trial.message,
-        "predicted_us": trial.predicted_us,
+        **trial.head_json(),
         "generator": trial.generator,
         "build_key": built and {**_plain(built), "toolchain": built.toolchain.digest},
         "measurement_key": key

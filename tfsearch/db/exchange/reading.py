@@ -9,7 +9,7 @@ from sqlalchemy import Column, ColumnElement, Connection, Select, Table, and_, o
 
 from tfsearch.core.errors import NotRecordedError, RequestError, TfsearchError
 from tfsearch.core.launch import LaunchSpec
-from tfsearch.core.records import Final, FinalEntry, Refusal
+from tfsearch.core.records import Refusal
 from tfsearch.db import codec, schema, writing
 from tfsearch.db import select as statements
 from tfsearch.db.exchange.items import FinalItem, Item, Place, Selection, TrialItem
@@ -194,24 +194,7 @@ def _final(connection: Connection, row: codec.AnyRow) -> FinalItem:
         .order_by(final_entries.c.position)
     ).all()
     places: dict[int, Place] = {one.trial_id: (one.name, one.trial_position) for one in entries}
-    final = Final(
-        session=row.session,
-        workload=row.workload_key,
-        winner=row.winner_id,
-        entries=tuple(
-            FinalEntry(
-                trial=one.trial_id,
-                median_us=one.median_us,
-                ci_us=(one.ci_low_us, one.ci_high_us),
-                ratio=one.ratio,
-                ratio_ci=(one.ratio_low, one.ratio_high),
-            )
-            for one in entries
-        ),
-        protocol=row.protocol,
-        finished_at=row.finished_at,
-        conditions=codec.load(row.conditions),
-    )
+    final = codec.final_of(row, row.session, row.workload_key, entries)
     return FinalItem(final, places)
 
 
