@@ -9,9 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import pairwise
 
-from _mutate import Mutant, renew
+from _mutate import Mutant, renew, with_kernel
 
 from tfsearch.atoms.contract import Atom, Part, Sync
 from tfsearch.ir.layout import Layout, Swizzle, SwizzledLayout
@@ -65,12 +66,7 @@ Family = Callable[[Here], Iterator[Made]]
 def families(module: Module, atoms: Mapping[str, Atom]) -> Iterator[Mutant]:
     """Every mutant of every family, kernel by kernel in the order of the text."""
     for number, kernel in enumerate(module.kernels):
-
-        def put(new: Kernel, number: int = number) -> Module:
-            kernels = list(module.kernels)
-            kernels[number] = new
-            return Module(tuple(kernels))
-
+        put = partial(with_kernel, module, number)
         found = [p.buffer for p in kernel.params]
         found += [s.buffer for _, s in walk(kernel.body) if isinstance(s, Alloc)]
         for path, statement in walk(kernel.body):

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, fields, replace
 from enum import Enum
+from functools import partial
 from typing import Any
 
 from tfsearch.atoms.contract import Atom
@@ -61,15 +62,17 @@ class Context:
     buffers: tuple[Buffer, ...]
 
 
+def with_kernel(module: Module, number: int, new: Kernel) -> Module:
+    """The module with another kernel in one's place."""
+    kernels = list(module.kernels)
+    kernels[number] = new
+    return Module(tuple(kernels))
+
+
 def mutants(module: Module, atoms: Mapping[str, Atom]) -> Iterator[Mutant]:
     """Every mutant of a module, in the order of its text."""
     for number, kernel in enumerate(module.kernels):
-
-        def put(new: Kernel, number: int = number) -> Module:
-            kernels = list(module.kernels)
-            kernels[number] = new
-            return Module(tuple(kernels))
-
+        put = partial(with_kernel, module, number)
         if len(module.kernels) > 1:
             rest = tuple(k for k in module.kernels if k is not kernel)
             yield Mutant("Module.kernels drop", kernel.name, lambda rest=rest: Module(rest))

@@ -64,7 +64,7 @@ def missing() -> list[str]:
     absent = sorted(set(FEATURES) - set(processor().features))
     if absent:
         out.append(f"the processor lacks {', '.join(absent)}: run on Sapphire Rapids or newer")
-    elif code := support.library().tfs_amx_enable():
+    elif code := support.loaded().tfs_amx_enable():
         out.append(f"the system does not let this process use AMX (arch_prctl gave {code})")
     try:
         import torch

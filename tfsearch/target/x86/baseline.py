@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from tfsearch.atoms.semantics import BINARY, COMPARE, UNARY
 from tfsearch.core.launch import LaunchSpec
 from tfsearch.core.records import WorkloadRecord
 from tfsearch.ir.dtypes import DType
@@ -29,38 +30,8 @@ Array = np.ndarray[Any, np.dtype[Any]]
 HostFunction = Callable[[Mapping[str, Array], Mapping[str, Array]], None]
 
 _UNARY: dict[str, Callable[[Array], Array]] = {
-    "neg": np.negative,
-    "abs": np.abs,
-    "exp": np.exp,
-    "log": np.log,
-    "sqrt": np.sqrt,
-    "rsqrt": lambda x: 1 / np.sqrt(x),
-    "recip": lambda x: 1 / x,
-    "tanh": np.tanh,
-    "sin": np.sin,
-    "cos": np.cos,
+    **UNARY,
     "erf": lambda x: erf(x.astype(np.float64)).astype(x.dtype),
-    "sigmoid": lambda x: 1 / (1 + np.exp(-x)),
-    "floor": np.floor,
-    "ceil": np.ceil,
-    "round": np.rint,
-    "sign": np.sign,
-}
-_BINARY: dict[str, Callable[[Array, Array], Array]] = {
-    "add": np.add,
-    "sub": np.subtract,
-    "mul": np.multiply,
-    "div": np.divide,
-    "max": np.maximum,
-    "min": np.minimum,
-}
-_COMPARE: dict[str, Callable[[Array, Array], Array]] = {
-    "lt": np.less,
-    "le": np.less_equal,
-    "gt": np.greater,
-    "ge": np.greater_equal,
-    "eq": np.equal,
-    "ne": np.not_equal,
 }
 _REDUCE: dict[str, Callable[..., Array]] = {
     "sum": np.sum,
@@ -123,9 +94,9 @@ def _evaluate(op: Op, operands: list[Array]) -> Array:
         case UnaryAttrs(fn):
             return _UNARY[fn.value](operands[0])
         case BinaryAttrs(fn):
-            return _BINARY[fn.value](operands[0], operands[1])
+            return BINARY[fn.value](operands[0], operands[1])
         case CompareAttrs(fn):
-            return _COMPARE[fn.value](operands[0], operands[1])
+            return COMPARE[fn.value](operands[0], operands[1])
         case ReduceAttrs(fn, axes, acc):
             return _REDUCE[fn.value](operands[0].astype(acc.numpy, copy=False), axis=axes)
         case TransposeAttrs(perm):

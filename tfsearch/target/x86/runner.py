@@ -80,15 +80,15 @@ class X86Loaded:
 
     def __init__(self, artifact: Path, launch: LaunchSpec) -> None:
         self.launch = launch
-        if launch.attributes.get("amx") and support.library().tfs_amx_enable() != 0:
+        if launch.attributes.get("amx") and support.loaded().tfs_amx_enable() != 0:
             raise OSError("the kernel refuses this process the tile registers")
-        self.library = _opened(artifact)
+        self.code = _opened(artifact)
         self.main = self._entry(launch.main)
         self.prepares = [(spec, self._entry(spec)) for spec in launch.prepares]
 
     def _entry(self, spec: EntrySpec) -> Any:
         try:
-            function = self.library[spec.symbol]
+            function = self.code[spec.symbol]
         except AttributeError as error:
             raise OSError(f"the library has no symbol {spec.symbol}") from error
         function.restype = ctypes.c_int
@@ -102,7 +102,7 @@ class X86Loaded:
     def entry_address(self, symbol: str) -> int:
         """Address of an entry's code; ``OSError`` when the library has no such symbol."""
         try:
-            address = ctypes.cast(self.library[symbol], ctypes.c_void_p).value
+            address = ctypes.cast(self.code[symbol], ctypes.c_void_p).value
         except AttributeError as error:
             raise OSError(f"the library has no symbol {symbol}") from error
         assert address is not None
@@ -140,7 +140,7 @@ class X86Loaded:
         """See :class:`tfsearch.measure.protocols.Soiling`."""
         self.refresh(arguments)
         code = ctypes.cast(self.main, ctypes.c_void_p).value
-        _check(support.library().tfs_call_soiled(code, arguments.packed.array, fill))
+        _check(support.loaded().tfs_call_soiled(code, arguments.packed.array, fill))
 
 
 def _check(code: int) -> None:
@@ -188,7 +188,7 @@ class X86Runner:
         batch = (ctypes.c_int * count)(*batches)
         out = np.zeros((rounds, count), dtype=np.int64)
         flush = self._flush_spec() if cold else None
-        code = support.library().tfs_time_many(
+        code = support.loaded().tfs_time_many(
             functions, table, count, sets.pop(), 0, batch, rounds, seed & (2**64 - 1),
             out.ctypes.data, ctypes.byref(flush) if flush is not None else None,
         )  # fmt: skip
@@ -212,7 +212,7 @@ class X86Runner:
         sets = [_Arrays.of(kernel.launch, one, keep) for one in arguments]
         row = (ctypes.c_void_p * len(sets))(*(ctypes.addressof(a.packed.array) for a in arguments))
         found = _Audited()
-        code = support.library().tfs_audit(
+        code = support.loaded().tfs_audit(
             ctypes.cast(kernel.main, ctypes.c_void_p), row, (_Arrays * len(sets))(*sets),
             len(sets), calls, exchange, seed & (2**64 - 1), ctypes.byref(found),
         )  # fmt: skip
@@ -236,7 +236,7 @@ class X86Runner:
 
     def probe(self, names: Sequence[str]) -> Mapping[str, float]:
         """``fma`` and ``tile`` in FLOP/s, ``copy`` in bytes/s."""
-        library = support.library()
+        library = support.loaded()
         out: dict[str, float] = {}
         for name in names:
             if name == "fma":

@@ -158,25 +158,25 @@ def _own_folder() -> str:
 
 
 @cache
-def library() -> ctypes.CDLL:
+def loaded() -> ctypes.CDLL:
     """The loaded support library, argument types declared. Threads start on first use."""
-    loaded = ctypes.CDLL(str(library_path()), mode=ctypes.RTLD_LOCAL)
+    found = ctypes.CDLL(str(library_path()), mode=ctypes.RTLD_LOCAL)
     for name, (result, arguments) in _CALLS.items():
-        function = getattr(loaded, name)
+        function = getattr(found, name)
         function.restype = result
         function.argtypes = list(arguments)
-    return loaded
+    return found
 
 
 @cache
 def pool() -> tuple[int, int, int]:
     """Addresses of this process's thread pool, of what runs a body on it, of what waits."""
-    loaded = library()
-    handle = loaded.tfs_pool_create(processor().units)
+    found = loaded()
+    handle = found.tfs_pool_create(processor().units)
     if not handle:
         raise OSError("the thread pool could not be created")
-    run = ctypes.cast(loaded.tfs_pool_run, ctypes.c_void_p).value
-    wait = ctypes.cast(loaded.tfs_barrier_wait, ctypes.c_void_p).value
+    run = ctypes.cast(found.tfs_pool_run, ctypes.c_void_p).value
+    wait = ctypes.cast(found.tfs_barrier_wait, ctypes.c_void_p).value
     assert run is not None
     assert wait is not None
     return int(handle), run, wait
