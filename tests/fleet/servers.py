@@ -30,6 +30,10 @@ class Simulated:
 
     def _act(self, said: Mapping[str, object]) -> object:
         time.sleep(float(str(said.get("sleep", 0.0))))
+        refused = said.get("busy_once")
+        if refused is not None and not Path(str(refused)).exists():
+            Path(str(refused)).touch()
+            raise errors.UnavailableError("device.busy", "somebody else has it")
         once = said.get("dies_once")
         first = once is not None and not Path(str(once)).exists()
         if first:

@@ -108,6 +108,18 @@ def test_a_job_that_takes_every_worker_down_ends_unmeasured(connected: Connect, 
         assert ended(executor, 1)[1].outcome.status is Status.LOAD_ERROR
 
 
+def test_what_a_device_said_outlasts_the_end_of_a_process(
+    connected: Connect, jobs: Jobs, tmp_path: Path
+):
+    connected("a")
+    with RayExecutor(PREFIX, "", server=SIMULATED) as executor:
+        executor.start(0, jobs.make(0, busy_once=str(tmp_path / "refused"), dies=True))
+        outcome = ended(executor, 1)[0].outcome
+    assert outcome.status is Status.CANCELLED
+    assert "died" in outcome.message
+    assert "a device said: somebody else has it" in outcome.message
+
+
 def test_a_node_leaves_and_another_joins(nodes: Nodes, connected: Connect, jobs: Jobs):
     first, _ = connected("a", "b")
     with RayExecutor(PREFIX, "", server=SIMULATED) as executor:

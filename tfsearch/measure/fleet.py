@@ -111,6 +111,7 @@ class RayExecutor:
         self._strays: dict[Any, _Worker] = {}
         self._idle_since: float | None = None
         self._last_error = ""
+        self._said = ""
         self._refreshed = 0.0
         self._alone_since: float | None = None
         self._headless_since: float | None = None
@@ -293,6 +294,7 @@ class RayExecutor:
             return None
         except UnavailableError as error:
             self._refused[worker.key] += 1
+            self._said = error.message
             self._lost(worker, error.message)
             self._again(flight)
             return None
@@ -320,7 +322,7 @@ class RayExecutor:
         if flight.tries < ATTEMPTS:
             self._send(flight)
             return
-        text = f"{flight.tries} workers were lost while they had it: {self._last_error}"
+        text = f"{flight.tries} workers were lost while they had it: {self._why()}"
         del self._flights[flight.ticket]
         if flight.ticket < 0:
             raise UnavailableError("fleet.workers-lost", text)
@@ -422,9 +424,14 @@ class RayExecutor:
         worker = _Worker(key, options.remote(self._server, config))
         self._hiring[worker.actor.ready.remote()] = worker
 
+    def _why(self) -> str:
+        """Why the last worker was lost; what a device said of itself outlasts a process's end."""
+        said = f"; a device said: {self._said}" if self._said not in self._last_error else ""
+        return f"{self._last_error}{said}"
+
     def _nobody(self) -> str:
         known = sorted({name for name in ray.cluster_resources() if name.startswith("tfsearch-")})
-        why = f"; the last one was lost: {self._last_error}" if self._last_error else ""
+        why = f"; the last one was lost: {self._why()}" if self._last_error else ""
         return f"no node has {self._prefix}; the fleet has {', '.join(known) or 'none'}{why}"
 
 
